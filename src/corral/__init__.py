@@ -1,0 +1,83 @@
+"""Move nested batches of arrays between processes.
+
+`corral.distributed` has process groups with the semantics of ``torch.distributed`` for NumPy, PyTorch, JAX
+and CuPy arrays; `TensorDict` and its relatives are nested, batched dictionaries of arrays that travel
+through it in one call. Everything is imported when first used: a worker that needs only NumPy pays only for
+NumPy.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from corral import distributed as distributed
+    from corral.arrays import empty as empty
+    from corral.distributed.errors import DistBackendError as DistBackendError
+    from corral.distributed.errors import DistError as DistError
+    from corral.distributed.errors import DistNetworkError as DistNetworkError
+    from corral.distributed.errors import DistStoreError as DistStoreError
+    from corral.distributed.errors import DistTimeoutError as DistTimeoutError
+    from corral.distributed.errors import MismatchError as MismatchError
+    from corral.distributed.errors import PeerLostError as PeerLostError
+    from corral.functional import gather as gather
+    from corral.functional import gather_and_stack as gather_and_stack
+    from corral.launch import launch as launch
+    from corral.tensordict import TensorDict as TensorDict
+    from corral.tensordict import cat as cat
+    from corral.tensordict import stack as stack
+
+__version__ = "0.1.0"
+
+_MODULES = frozenset({"arrays", "backends", "distributed", "functional", "wire"})
+_EXPORTS = {
+    "DistBackendError": "corral.distributed.errors",
+    "DistError": "corral.distributed.errors",
+    "DistNetworkError": "corral.distributed.errors",
+    "DistStoreError": "corral.distributed.errors",
+    "DistTimeoutError": "corral.distributed.errors",
+    "MismatchError": "corral.distributed.errors",
+    "PeerLostError": "corral.distributed.errors",
+    "TensorDict": "corral.tensordict",
+    "cat": "corral.tensordict",
+    "empty": "corral.arrays",
+    "gather": "corral.functional",
+    "gather_and_stack": "corral.functional",
+    "launch": "corral.launch",
+    "stack": "corral.tensordict",
+}
+
+__all__ = [
+    "DistBackendError",
+    "DistError",
+    "DistNetworkError",
+    "DistStoreError",
+    "DistTimeoutError",
+    "MismatchError",
+    "PeerLostError",
+    "TensorDict",
+    "__version__",
+    "cat",
+    "distributed",
+    "empty",
+    "gather",
+    "gather_and_stack",
+    "launch",
+    "stack",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"corral.{name}")
+    module = _EXPORTS.get(name)
+    if module is None:
+        raise AttributeError(f"module 'corral' has no attribute {name!r}")
+    value = getattr(importlib.import_module(module), name)
+    globals()[name] = value  # found without this function from now on
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,155 @@
+"""Turn torch's tensors into buffers. Imported only where torch already is."""
+
+from __future__ import annotations
+
+import torch
+
+from corral.arrays.buffers import (
+    Buffer,
+    Finish,
+    Handler,
+    describe,
+    refuse_overlap,
+    wrap,
+)
+from corral.arrays.overlap import Extent, overlaps_itself
+
+__all__ = ["register", "subclass_handler"]
+
+_CORE_DTYPES = frozenset(
+    dtype
+    for name in (
+        *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
+        *("float16", "bfloat16", "float32", "float64", "complex32", "complex64", "complex128"),
+        *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
+    )
+    if (dtype := getattr(torch, name, None)) is not None
+)
+_strided = torch.strided
+
+
+def register(handlers: dict[type, Handler]) -> None:
+    """Enter torch's types into `handlers`, and tell the core how to read them without Python."""
+    handlers[torch.Tensor] = handlers[torch.nn.Parameter] = Handler(_read, _write, _extent)
+    capsule = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+    try:
+        from corral import _core
+    except ImportError:
+        return
+    if capsule is not None and hasattr(_core, "register_torch"):
+        _core.register_torch(torch.Tensor, torch.nn.Parameter, capsule)
+
+
+def _read(tensor: torch.Tensor, name: str) -> Buffer:
+    if not (tensor.is_cpu and tensor.layout is _strided):
+        with torch.no_grad():
+            tensor = _to_host(tensor.detach(), name)
+    if tensor.is_neg() or (tensor.is_complex() and tensor.is_conj()) or tensor._is_zerotensor():
+        tensor = _materialize(tensor)
+    if tensor.dtype in _CORE_DTYPES:
+        return tensor
+    if tensor.is_quantized:
+        return tensor.detach().dequantize()
+    return _bytes(tensor, name)
+
+
+def _write(tensor: torch.Tensor, name: str) -> tuple[Buffer, Finish | None]:
+    if tensor.layout is _strided:
+        if not tensor.is_contiguous() and overlaps_itself(
+            tensor.shape, [s * tensor.itemsize for s in tensor.stride()], tensor.itemsize
+        ):
+            raise refuse_overlap(tensor, name)
+        if (
+            tensor.is_cpu
+            and not (tensor.is_complex() and tensor.is_conj())
+            and not tensor.is_neg()
+            and not tensor._is_zerotensor()
+        ):
+            if tensor.dtype in _CORE_DTYPES:
+                return tensor, None
+            if not tensor.is_quantized:
+                return _bytes(tensor, name), None
+    return _stage(tensor, name)
+
+
+def _stage(tensor: torch.Tensor, name: str) -> tuple[Buffer, Finish]:
+    """Return host memory that stands in for a tensor that the core cannot write."""
+    _refuse_no_data(tensor, name)
+    if tensor._is_zerotensor():
+        raise TypeError(f"{name} cannot be received into: it is a symbolic zero and has no memory")
+    if tensor.layout not in (torch.strided, torch.sparse_coo):
+        raise TypeError(f"{name} cannot be received into: its layout is {tensor.layout}; use a dense tensor")
+    dtype = torch.float32 if tensor.is_quantized else tensor.dtype
+    staging = torch.empty(tensor.shape, dtype=dtype, pin_memory=tensor.is_cuda)
+
+    def finish() -> None:
+        with torch.no_grad():
+            target = tensor.detach()
+            target.copy_(staging if target.layout is _strided else staging.to_sparse())
+
+    return _read(staging, name), finish
+
+
+def _to_host(tensor: torch.Tensor, name: str) -> torch.Tensor:
+    """Return the values of a tensor that is sparse or on a device as a dense one in host memory."""
+    _refuse_no_data(tensor, name)
+    if tensor.layout is not _strided:
+        tensor = tensor.to_dense()
+    if tensor.is_cpu:
+        return tensor
+    if not tensor.is_cuda:
+        return tensor.cpu()
+    staging = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return staging.copy_(tensor)
+
+
+def _refuse_no_data(tensor: torch.Tensor, name: str) -> None:
+    if tensor.is_meta:
+        raise TypeError(f"{name} is on the meta device and has no values ({describe(tensor)})")
+    if tensor.is_nested:
+        raise TypeError(f"{name} is a nested tensor: pass its components, or its .values() and .offsets()")
+
+
+def _materialize(tensor: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        plain = torch.empty(tensor.shape, dtype=tensor.dtype)
+        return plain.copy_(tensor.detach())
+
+
+def _bytes(tensor: torch.Tensor, name: str) -> Buffer:
+    """Return a tensor of a dtype that the core does not know as its bytes."""
+    try:
+        view = tensor.detach().unsqueeze(-1).view(torch.uint8)
+    except RuntimeError as error:
+        raise TypeError(f"{name} has dtype {tensor.dtype}, which has no plain bytes") from error
+    return wrap(view, str(tensor.dtype).removeprefix("torch."))
+
+
+def _extent(tensor: torch.Tensor) -> Extent:
+    if tensor.layout is not _strided:
+        return Extent(f"tensor {id(tensor)}", 0, (), (), 1)
+    size = tensor.itemsize
+    strides = tuple(s * size for s in tensor.stride())
+    return Extent(str(tensor.device), tensor.data_ptr(), tuple(tensor.shape), strides, size)
+
+
+def _plain(tensor: torch.Tensor, name: str) -> torch.Tensor:
+    """Return the plain tensor in the memory of one of a subclass."""
+    with torch._C.DisableTorchFunctionSubclass():
+        plain = tensor.detach().as_subclass(torch.Tensor)
+        if type(tensor).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:
+            try:
+                empty = plain.numel() != 0 and plain.untyped_storage().nbytes() == 0
+                empty = empty or (plain.numel() != 0 and plain.data_ptr() == 0)
+            except RuntimeError:
+                empty = True
+            if empty or type(plain) is not torch.Tensor:
+                raise TypeError(f"{name} is a {type(tensor).__qualname__}, which has no memory of its own")
+    return plain
+
+
+subclass_handler = Handler(
+    lambda tensor, name: _read(_plain(tensor, name), name),
+    lambda tensor, name: _write(_plain(tensor, name), name),
+    lambda tensor: _extent(_plain(tensor, "tensor")),
+)

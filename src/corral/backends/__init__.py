@@ -1,0 +1,86 @@
+"""The engines that :mod:`corral.distributed` can run on, each loaded when first asked for.
+
+Examples
+--------
+>>> "shm" in names()
+True
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from corral.backends.base import Backend
+
+__all__ = ["load", "names", "register"]
+
+DEFAULT = "shm"
+"""Name of the backend used where none is asked for."""
+
+
+class _Entry(NamedTuple):
+    target: str
+    hint: str
+
+
+_entries: dict[str, _Entry] = {
+    "shm": _Entry(
+        "corral.backends.shm:ShmBackend", "reinstall corral from a wheel, or build it with `pip install .`"
+    ),
+}
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all registered backends, installed or not."""
+    return tuple(_entries)
+
+
+def register(name: str, target: str, hint: str = "") -> None:
+    """Make a backend known under a name.
+
+    Parameters
+    ----------
+    name
+        What users pass as ``backend=``; lower case.
+    target
+        Where its class is: ``"package.module:Class"``. It is imported when first used.
+    hint
+        What to do when the import fails, for the error message.
+
+    Examples
+    --------
+    >>> register("example", "example_package.engine:Engine", "pip install example-package")
+    >>> load("example")
+    Traceback (most recent call last):
+        ...
+    ModuleNotFoundError: backend 'example' is not available here ...; to get it: pip install example-package
+    """
+    if not name or name != name.lower():
+        raise ValueError(f"a backend's name is lower case and not empty, got {name!r}")
+    if target.count(":") != 1:
+        raise ValueError(f"target must look like 'package.module:Class', got {target!r}")
+    _entries[name] = _Entry(target, hint)
+
+
+def load(name: str) -> type[Backend]:
+    """Return the class of a backend, importing its module.
+
+    Raises
+    ------
+    ValueError
+        If no backend has this name.
+    ImportError
+        If it has one that cannot be imported here; the message says how to install it.
+    """
+    entry = _entries.get(name.lower())
+    if entry is None:
+        raise ValueError(f"unknown backend {name!r}; the known ones are {', '.join(map(repr, _entries))}")
+    module, _, attribute = entry.target.partition(":")
+    try:
+        backend: type[Backend] = getattr(importlib.import_module(module), attribute)
+    except ImportError as error:
+        hint = f"; to get it: {entry.hint}" if entry.hint else ""
+        raise type(error)(f"backend {name!r} is not available here ({error}){hint}") from error
+    return backend

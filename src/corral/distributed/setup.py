@@ -1,0 +1,297 @@
+"""Making and ending process groups."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import hashlib
+import os
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from corral import backends
+from corral.distributed import groups, rendezvous
+from corral.distributed.errors import MismatchError
+from corral.distributed.groups import NON_GROUP_MEMBER, Group, ProcessGroup
+from corral.distributed.work import seconds
+
+__all__ = ["destroy_process_group", "init_process_group", "is_available", "new_group"]
+
+DEFAULT_TIMEOUT = timedelta(minutes=5)
+"""How long an operation may take where no timeout is given."""
+
+_subgroups: list[ProcessGroup] = []
+_shared_count = 0  # groups made by all ranks: each makes the same ones in the same order
+_local_counts: dict[tuple[int, ...], int] = {}  # groups made by their members alone
+
+
+def is_available() -> bool:
+    """Whether this module can be used: always true.
+
+    Examples
+    --------
+    >>> is_available()
+    True
+    """
+    return True
+
+
+def init_process_group(
+    backend: str | None = None,
+    init_method: str | None = None,
+    timeout: timedelta | float | None = None,
+    world_size: int = -1,
+    rank: int = -1,
+    store: Any | None = None,
+    group_name: str = "",
+    pg_options: Any | None = None,
+    device_id: Any | None = None,
+    *,
+    allow_pickle: bool | None = None,
+) -> None:
+    """Meet the other ranks of the job and make the default group of all of them.
+
+    Parameters
+    ----------
+    backend
+        Name of the engine; ``"shm"``, shared memory, when ``None``.
+    init_method
+        Where the ranks meet: ``"env://"`` (the default; reads ``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` and
+        ``MASTER_PORT``), ``"tcp://host:port"`` or ``"file:///path"``.
+    timeout
+        How long to wait for the other ranks, and for any operation without a timeout of its own: a
+        `datetime.timedelta` or seconds. Five minutes when ``None``.
+    world_size, rank
+        Number of ranks, and which of them this process is; -1 to read them from the environment.
+    store
+        An object with ``set(key, value)`` and ``get(key)`` that waits for the key, such as one of torch's
+        stores, to meet in, instead of `init_method`.
+    group_name, pg_options, device_id
+        Accepted for compatibility with torch, and not used.
+    allow_pickle
+        Whether the object collectives may pickle what the safe format cannot hold. Yes when ``None``, unless
+        the environment has ``CORRAL_PICKLE=deny``, which is obeyed in any case.
+
+    Raises
+    ------
+    DistTimeoutError
+        If some ranks do not come; the message names them.
+    """
+    global _shared_count
+    if groups.world is not None:
+        raise ValueError("trying to initialize the default process group twice!")
+    if store is not None and init_method is not None:
+        raise ValueError("Cannot specify both init_method and store.")
+    limit = seconds(DEFAULT_TIMEOUT if timeout is None else timeout)
+    assert limit is not None
+    engine = backends.load(backends.DEFAULT if backend is None else backend)
+    if store is not None:
+        if world_size <= 0:
+            raise ValueError(f"world_size must be positive if using store, got {world_size}")
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank must be in 0 to {world_size - 1} if using store, got {rank}")
+        meet = functools.partial(_meet_in_store, store, rank, world_size)
+    else:
+        init_method, rank, world_size = rendezvous.resolve(init_method, rank, world_size)
+        meet = functools.partial(_meet, init_method, rank, world_size, limit)
+    instance = engine.create(rank, world_size, meet, limit)
+    _shared_count = 1  # the default group is number 0
+    groups.set_world(
+        ProcessGroup(instance, range(world_size), "0", "default_pg", _pickle_allowed(allow_pickle))
+    )
+
+
+def destroy_process_group(group: Group = None) -> None:
+    """Deliver what was sent, and end a group.
+
+    Parameters
+    ----------
+    group
+        The group to end; all of them, the default one last, when ``None`` or the default group.
+    """
+    global _shared_count
+    if type(group) is int and group == NON_GROUP_MEMBER:
+        return
+    if group is None or group is groups.world:
+        last = groups.world
+        if last is None:
+            raise ValueError(
+                "Invalid process group specified: there is no default group to destroy; was "
+                "init_process_group called?"
+            )
+        ending = [*reversed(_subgroups), last]
+        groups.set_world(None)
+        _subgroups.clear()
+        _local_counts.clear()
+        _shared_count = 0
+    elif isinstance(group, ProcessGroup) and group in _subgroups:
+        ending = [group]
+        _subgroups.remove(group)
+    else:
+        raise ValueError(f"Invalid process group specified: {group}")
+    error: BaseException | None = None
+    for process_group in ending:
+        process_group.closed = True
+        try:
+            process_group.backend.close()
+        except BaseException as failure:  # the others must be closed all the same
+            error = error or failure
+    if error is not None:
+        raise error
+
+
+def new_group(
+    ranks: Sequence[int] | None = None,
+    timeout: timedelta | float | None = None,
+    backend: str | None = None,
+    pg_options: Any | None = None,
+    use_local_synchronization: bool = False,
+    group_desc: str | None = None,
+    device_id: Any | None = None,
+    sort_ranks: bool = True,
+    *,
+    allow_pickle: bool | None = None,
+) -> ProcessGroup | int:
+    """Make a group of some of the ranks.
+
+    Every rank of the job must call it, with the same ranks, also those that will not be in the group; unless
+    `use_local_synchronization` is true: then only the group's members must.
+
+    Parameters
+    ----------
+    ranks
+        Global ranks of the members; all when ``None``.
+    timeout
+        As for `init_process_group`; the default group's when ``None``.
+    backend
+        Name of the engine; the default group's when ``None``.
+    pg_options, device_id
+        Accepted for compatibility with torch, and not used.
+    use_local_synchronization
+        Whether only the members make the group.
+    group_desc
+        What the group is for.
+    sort_ranks
+        Whether group ranks follow the order of global ranks; if not, they follow that of `ranks`.
+    allow_pickle
+        As for `init_process_group`; as in the default group when ``None``.
+
+    Returns
+    -------
+    ProcessGroup or int
+        The group; `GroupMember.NON_GROUP_MEMBER` on ranks that are not in it.
+
+    Raises
+    ------
+    MismatchError
+        On every rank, if ranks called it with different members.
+    """
+    parent = groups.default_group()
+    limit = seconds(timeout)
+    if backend is not None and backend.lower() != parent.backend.name:
+        backends.load(backend)  # the better error, if there is no such backend at all
+        raise ValueError(
+            f"new_group: backend must be that of the default group, {parent.backend.name!r}, got {backend!r}"
+        )
+    members = _members(parent, ranks, sort_ranks)
+    if use_local_synchronization:
+        if parent._rank not in members:
+            return NON_GROUP_MEMBER
+        count = _local_counts.get(members, 0)
+        _local_counts[members] = count + 1
+        digest = hashlib.sha256(",".join(map(str, members)).encode()).hexdigest()[:16]
+        name = f"local-{digest}-{count}"
+    else:
+        name = _next_shared_name()
+        _agree(parent, members, name)
+        if parent._rank not in members:
+            return NON_GROUP_MEMBER
+    made = ProcessGroup(
+        parent.backend.split(members, name, limit),
+        members,
+        name,
+        group_desc,
+        parent.allow_pickle if allow_pickle is None else _pickle_allowed(allow_pickle),
+    )
+    _subgroups.append(made)
+    if use_local_synchronization:
+        made.backend.barrier()
+    return made
+
+
+def _members(parent: ProcessGroup, ranks: Sequence[int] | None, sort_ranks: bool) -> tuple[int, ...]:
+    """Return the new group's global ranks, checked, in the order of its group ranks."""
+    if ranks is None:
+        return parent.ranks
+    members = [groups._integer(rank, "ranks", "new_group") for rank in ranks]
+    if not members:
+        raise ValueError("new_group: ranks must not be empty")
+    if sort_ranks:
+        members.sort()
+    if len(set(members)) != len(members):
+        raise ValueError(f"ranks list must not contain duplicate entries, got {members}")
+    for rank in members:
+        if not 0 <= rank < parent._size:
+            raise ValueError(
+                f"Rank {rank} is out of range. Valid ranks are 0 to {parent._size - 1} "
+                f"(world_size={parent._size})"
+            )
+    return tuple(members)
+
+
+def _next_shared_name() -> str:
+    global _shared_count
+    name = str(_shared_count)
+    _shared_count += 1
+    return name
+
+
+def _agree(parent: ProcessGroup, members: tuple[int, ...], name: str) -> None:
+    """Wait for every rank of the job, and raise on all of them if they are making different groups."""
+    mine = f"{name}:{','.join(map(str, members))}".encode()
+    calls = parent.backend.gather_bytes(mine, 0)
+    verdict: bytes | None = None
+    if calls is not None:
+        verdict = b""
+        if any(call != calls[0] for call in calls):
+            said = "; ".join(
+                f"rank {rank}: group {number} of ranks [{theirs}]"
+                for rank, call in enumerate(calls)
+                for number, _, theirs in [call.decode(errors="replace").partition(":")]
+            )
+            verdict = f"new_group was called differently on different ranks: {said}".encode()
+    verdict = parent.backend.broadcast_bytes(verdict, 0)
+    if verdict:
+        raise MismatchError(verdict.decode(errors="replace"))
+
+
+def _pickle_allowed(allow_pickle: bool | None) -> bool:
+    if os.environ.get("CORRAL_PICKLE", "").strip().lower() == "deny":
+        return False
+    return allow_pickle is not False
+
+
+def _meet(init_method: str, rank: int, world_size: int, limit: float, payload: bytes) -> list[bytes]:
+    return rendezvous.meet(init_method, rank, world_size, payload, limit)
+
+
+def _meet_in_store(store: Any, rank: int, world_size: int, payload: bytes) -> list[bytes]:
+    store.set(f"corral/meet/{rank}", payload)
+    return [bytes(store.get(f"corral/meet/{other}")) for other in range(world_size)]
+
+
+def _at_exit() -> None:
+    """Deliver what a process that ends without `destroy_process_group` has sent."""
+    if groups.world is None:
+        return
+    if hasattr(sys, "last_value") and sys.last_value is not None and not hasattr(sys, "ps1"):
+        return  # it ends by an error: its peers must learn that, not wait for it
+    try:
+        destroy_process_group()
+    except Exception as error:  # the process is ending: there is nobody to raise to
+        print(f"corral: while ending the process group at exit: {error}", file=sys.stderr)
+
+
+atexit.register(_at_exit)
