@@ -1,0 +1,486 @@
+#include "engine.h"
+
+#include <poll.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <stdexcept>
+#include <system_error>
+#include <utility>
+
+#include "futex.h"
+
+namespace corral {
+namespace {
+
+constexpr int64_t spin_ns = 300'000;           // before a waiting thread sleeps
+constexpr int64_t first_slice_ns = 1'000'000;  // of sleep, before it looks around
+constexpr int64_t last_slice_ns = 20'000'000;
+
+// What one rank tells the others at the start.
+struct Address {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t rank;
+    uint32_t size;
+    int32_t pid;
+    int32_t fd;
+    uint32_t reserved;
+    uint64_t started;
+    uint64_t inode;
+    uint64_t probe_address;
+    uint64_t probe;
+};
+
+uint32_t processors() {
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+    return static_cast<uint32_t>(CPU_COUNT(&set));
+}
+
+}  // namespace
+
+Engine::Engine(uint32_t rank, uint32_t size, bool direct)
+    : rank_(rank), geometry_(Geometry::of(size)), oversubscribed_(size > processors()), owner_(getpid()) {
+    if (size == 0 || size > max_ranks || rank >= size) throw std::runtime_error("rank or world size out of range");
+    segment_ = Segment::create(segment_label, geometry_.segment_bytes());
+    header_ = new (segment_->data()) SegmentHeader;
+    header_->version = segment_version;
+    header_->rank = rank;
+    header_->size = size;
+    header_->slots = geometry_.slots;
+    header_->ring_bytes = geometry_.ring_bytes;
+    // release: a peer that sees the magic sees a complete header.
+    header_->magic.store(segment_magic, std::memory_order_release);
+    probe_ = segment_magic ^ (static_cast<uint64_t>(owner_) << 20) ^ (rank + 1) ^ reinterpret_cast<uint64_t>(this);
+    peers_.resize(size);
+    for (auto& p : peers_) p.direct = direct;
+    for (int32_t i = transfer_slots - 1; i >= 0; --i) free_slots_.push_back(i);
+}
+
+Engine::~Engine() {
+    leave();
+    {
+        Lock lock(mutex_);
+        stop_thread_ = true;
+    }
+    wake_thread_.notify_all();
+    if (thread_.joinable()) {
+        // After a fork the thread does not exist in the child.
+        if (getpid() == owner_)
+            thread_.join();
+        else
+            thread_.detach();
+    }
+}
+
+std::string Engine::address() const {
+    Address a{segment_magic,
+              segment_version,
+              rank_,
+              geometry_.size,
+              static_cast<int32_t>(owner_),
+              segment_->fd(),
+              0,
+              start_time(owner_),
+              segment_->inode(),
+              reinterpret_cast<uint64_t>(&probe_),
+              probe_};
+    return std::string(reinterpret_cast<const char*>(&a), sizeof a);
+}
+
+void Engine::connect(const std::vector<std::string>& addresses) {
+    if (addresses.size() != peers_.size()) throw std::runtime_error("one address for each rank is needed");
+    for (uint32_t r = 0; r < peers_.size(); ++r) {
+        Peer& p = peers_[r];
+        Address a;
+        if (addresses[r].size() != sizeof a) throw std::runtime_error("rank " + std::to_string(r) + ": bad address");
+        std::memcpy(&a, addresses[r].data(), sizeof a);
+        if (a.magic != segment_magic || a.version != segment_version)
+            throw std::runtime_error("rank " + std::to_string(r) + " runs another version of corral");
+        if (a.rank != r || a.size != geometry_.size)
+            throw std::runtime_error("rank " + std::to_string(r) + " belongs to another job");
+        p.process = Process(a.pid, a.started);
+        if (r == rank_) {
+            p.segment = segment_;
+        } else {
+            p.segment = Segment::open(a.pid, a.fd, segment_label, geometry_.segment_bytes(), a.inode, true);
+            uint64_t seen = 0;
+            p.direct = p.direct && read_process(a.pid, a.probe_address, &seen, sizeof seen) == 0 && seen == a.probe;
+        }
+        p.header = reinterpret_cast<SegmentHeader*>(p.segment->data());
+        // acquire: pairs with the release in the peer's constructor.
+        if (p.header->magic.load(std::memory_order_acquire) != segment_magic || p.header->rank != r ||
+            p.header->size != geometry_.size || p.header->ring_bytes != geometry_.ring_bytes)
+            throw std::runtime_error("rank " + std::to_string(r) + ": its segment is not of this job");
+        p.out = RingWriter(p.segment->data() + geometry_.header_bytes() + rank_ * geometry_.pair_bytes(), geometry_);
+        p.in = RingReader(segment_->data() + geometry_.header_bytes() + r * geometry_.pair_bytes(), geometry_);
+    }
+    // relaxed: peers read it as a hint only.
+    header_->state.store(static_cast<uint32_t>(RankState::running), std::memory_order_relaxed);
+}
+
+void Engine::ring_bell(SegmentHeader& h) {
+    // seq_cst fence: pairs with the one in sleep_and_check. Either the sleeper's count is seen here, or the
+    // sleeper, looking once more after it announced itself, sees what was written before this call.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (h.sleepers.load(std::memory_order_relaxed) == 0) return;
+    h.bell.fetch_add(1, std::memory_order_release);  // release: the woken thread sees what it was woken for
+    futex_wake_all(h.bell);
+}
+
+void Engine::finish(Operation& op, Failure failure) {
+    if (op.done.load(std::memory_order_relaxed)) return;  // relaxed: only written under the lock, which is held
+    op.failure = failure;
+    op.done.store(true, std::memory_order_release);  // release: see Operation::done
+    completed_ = true;
+}
+
+bool Engine::drain(Lock&, uint32_t peer) {
+    Peer& p = peers_[peer];
+    bool any = false;
+    // Bounded, so that one peer that floods does not keep the others waiting.
+    for (int n = 0; n < 64 && !p.corrupt; ++n) {
+        Message m;
+        const std::byte* payload;
+        uint32_t bytes;
+        int rc = p.in.peek(m, payload, bytes);
+        if (rc == 0) break;
+        if (rc < 0) {
+            p.corrupt = true;
+            lose(peer);
+            return true;
+        }
+        any = true;
+        dispatch(peer, m, payload, bytes);
+        if (p.in.pop()) ring_bell(*p.header);
+    }
+    return any;
+}
+
+bool Engine::progress(Lock& lock) {
+    bool any = false;
+    for (uint32_t r = 0; r < peers_.size(); ++r) {
+        if (r == rank_) continue;
+        any |= drain(lock, r);
+        Peer& p = peers_[r];
+        if (!p.queue.empty()) any |= push_queue(r);
+        if (!p.streaming.empty()) any |= push_pieces(r);
+    }
+    if (!collectives_.empty()) any |= step_collectives();
+    if (!transfers_.empty()) {
+        any |= copy_chunks(lock);
+        any |= settle_transfers();
+        if (!collectives_.empty()) any |= step_collectives();
+    }
+    if (completed_) {
+        completed_ = false;
+        // Other threads of this process may sleep until an operation of theirs is done.
+        if (header_->sleepers.load(std::memory_order_relaxed) != 0) ring_bell(*header_);
+    }
+    return any;
+}
+
+bool Engine::poll(const std::shared_ptr<Operation>& op) {
+    if (op->done.load(std::memory_order_acquire)) return true;
+    Lock lock(mutex_);
+    progress(lock);
+    if (!op->done.load(std::memory_order_relaxed)) check_health(lock);
+    return op->done.load(std::memory_order_relaxed);
+}
+
+Failure Engine::wait(const std::shared_ptr<Operation>& op, int64_t timeout_ns, const std::function<bool()>& interrupted) {
+    Lock lock(mutex_);
+    ++waiters_;
+    struct Leave {
+        Engine& e;
+        ~Leave() {
+            // relaxed: tools read it as a hint.
+            e.header_->activity.operation.store(0, std::memory_order_relaxed);
+            if (--e.waiters_ == 0 && !e.watched_.empty()) e.wake_thread_.notify_one();
+        }
+    } leave_guard{*this};
+
+    int64_t start = 0, slice = first_slice_ns;
+    auto give_up = [&](Reason reason) {
+        Failure why{reason};
+        // A peer may be in the middle of a copy into our memory; it ends by itself, or the peer does.
+        for (int64_t until = now_ns() + 1'000'000'000; !cancel(op, why) && now_ns() < until;) {
+            lock.unlock();
+            sched_yield();
+            lock.lock();
+        }
+        return op->failure;
+    };
+    for (uint32_t n = 0;; ++n) {
+        bool any = progress(lock);
+        // relaxed: written under the lock, which is held.
+        if (op->done.load(std::memory_order_relaxed)) return op->failure;
+        if (start == 0 || any) {
+            if (start == 0) start = now_ns();
+        }
+        if (any) {
+            n = 0;
+            if (timeout_ns >= 0 && now_ns() - start > timeout_ns) return give_up(Reason::timeout);
+            continue;
+        }
+        if ((n & 15) == 15) {
+            int64_t waited = now_ns() - start;
+            if (waited > timeout_ns && timeout_ns >= 0) return give_up(Reason::timeout);
+            if (waited > spin_ns) {
+                int64_t left = timeout_ns < 0 ? last_slice_ns : std::max<int64_t>(timeout_ns - waited, 1000);
+                Failure f = sleep_and_check(lock, op, std::min(slice, left));
+                slice = std::min(slice * 2, last_slice_ns);
+                if (op->done.load(std::memory_order_relaxed)) return op->failure;
+                if (f) return give_up(f.reason);
+                lock.unlock();
+                bool stop = interrupted && interrupted();
+                lock.lock();
+                if (op->done.load(std::memory_order_relaxed)) return op->failure;
+                if (stop) return give_up(Reason::interrupted);
+                continue;
+            }
+        }
+        lock.unlock();
+        // With more ranks than processors the one waited for may need this one.
+        if (oversubscribed_ || (n & 63) == 63)
+            sched_yield();
+        else
+            cpu_relax();
+        lock.lock();
+    }
+}
+
+Failure Engine::sleep_and_check(Lock& lock, const std::shared_ptr<Operation>& op, int64_t slice) {
+    Activity& a = header_->activity;
+    if (a.operation.load(std::memory_order_relaxed) == 0) {
+        // A sequence lock: odd while it changes. The fences order the fields between the two increments.
+        a.version.fetch_add(1, std::memory_order_acquire);
+        a.context.store(op->context, std::memory_order_relaxed);
+        a.match.store(op->match, std::memory_order_relaxed);
+        a.peer.store(op->peer, std::memory_order_relaxed);
+        a.since_ns.store(now_ns(), std::memory_order_relaxed);
+        a.operation.store(static_cast<uint32_t>(op->code), std::memory_order_relaxed);
+        a.version.fetch_add(1, std::memory_order_release);
+    }
+    header_->sleepers.fetch_add(1, std::memory_order_seq_cst);
+    // seq_cst fence: see ring_bell. acquire: a bell rung from here on ends the sleep at once.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    uint32_t seen = header_->bell.load(std::memory_order_acquire);
+    if (!progress(lock) && !op->done.load(std::memory_order_relaxed) && transfers_.empty()) {
+        lock.unlock();
+        futex_wait(header_->bell, seen, slice);
+        lock.lock();
+    } else if (!transfers_.empty()) {
+        // The other end copies the last chunks; it rings when they are there.
+        lock.unlock();
+        futex_wait(header_->bell, seen, std::min<int64_t>(slice, first_slice_ns));
+        lock.lock();
+    }
+    header_->sleepers.fetch_sub(1, std::memory_order_seq_cst);
+    progress(lock);
+    if (op->done.load(std::memory_order_relaxed)) return {};
+    check_health(lock);
+    return {};
+}
+
+void Engine::check_health(Lock& lock) {
+    std::vector<pollfd> fds;
+    std::vector<uint32_t> gone;
+    for (uint32_t r = 0; r < peers_.size(); ++r)
+        fds.push_back({r == rank_ || peers_[r].lost ? -1 : peers_[r].process.fd(), POLLIN, 0});
+    ::poll(fds.data(), fds.size(), 0);
+    for (uint32_t r = 0; r < peers_.size(); ++r) {
+        Peer& p = peers_[r];
+        if (r == rank_ || p.lost) continue;
+        bool dead = p.process.fd() < 0 || fds[r].revents != 0;
+        // acquire: what a rank sent before it left is in the ring, and is seen by the drain below.
+        bool left = p.header->state.load(std::memory_order_acquire) == static_cast<uint32_t>(RankState::left);
+        if (dead || left) gone.push_back(r);
+    }
+    for (uint32_t r : gone) {
+        while (drain(lock, r)) {
+        }
+        lose(r);
+    }
+    for (auto& c : std::vector(collectives_)) check_calls(*c);
+    step_collectives();
+    if (completed_) {
+        completed_ = false;
+        ring_bell(*header_);
+    }
+}
+
+void Engine::lose(uint32_t peer) {
+    Peer& p = peers_[peer];
+    if (p.lost && !p.corrupt) return;
+    p.lost = true;
+    Failure why{p.corrupt ? Reason::corrupt : Reason::peer_lost, static_cast<int32_t>(peer)};
+    p.queue.clear();
+    for (auto& [request, send] : std::map(offered_.begin(), offered_.end()))
+        if (send->peer == static_cast<int32_t>(peer)) {
+            offered_.erase(request);
+            if (send->slot >= 0) free_slots_.push_back(send->slot);
+            finish(*send, why);
+        }
+    p.streaming.clear();
+    for (auto& r : std::exchange(p.posted, {})) {
+        r->posted = false;
+        finish(*r, why);
+    }
+    for (auto& [request, r] : std::exchange(p.incoming, {})) finish(*r, why);
+    for (auto& t : transfers_)
+        if (t->peer == peer && t->reads) {
+            t->exhausted = true;
+            finish(*t->operation, why);
+        }
+    bool others = false;
+    for (uint32_t r = 0; r < peers_.size(); ++r) others |= r != rank_ && !peers_[r].lost;
+    if (!others)
+        for (auto& r : std::exchange(any_posted_, {})) {
+            r->posted = false;
+            finish(*r, why);
+        }
+    for (auto& c : std::vector(collectives_)) {
+        auto& members = c->group.members;
+        if (std::find(members.begin(), members.end(), peer) != members.end()) fail_collective(c, why, true);
+    }
+}
+
+bool Engine::cancel(const std::shared_ptr<Operation>& op, Failure why) {
+    if (op->done.load(std::memory_order_relaxed)) return true;
+    if (auto c = std::dynamic_pointer_cast<Collective>(op)) {
+        fail_collective(c, why, true);
+        return true;
+    }
+    if (auto r = std::dynamic_pointer_cast<Receive>(op)) {
+        unpost(*r);
+        for (auto& p : peers_)
+            for (auto at = p.incoming.begin(); at != p.incoming.end();)
+                at = at->second == r ? p.incoming.erase(at) : std::next(at);
+        if (r->transfer && !revoke(r->transfer)) return false;
+        if (r->transfer) answer_finish(r->transfer->peer, r->request, ECANCELED);
+    } else if (auto s = std::dynamic_pointer_cast<Send>(op)) {
+        Peer& p = peers_[s->peer];
+        std::erase_if(p.queue, [&](Outgoing& o) { return o.send == s; });
+        std::erase(p.streaming, s);
+        // The receiver may read our memory for one more chunk; that does no harm. It writes nowhere.
+        if (s->slot >= 0) header_->transfers[s->slot].next.store(~0ull >> 1, std::memory_order_relaxed);
+        std::erase_if(transfers_, [&](auto& t) { return t->operation == op && t->in_flight == 0; });
+    }
+    finish(*op, why);
+    return true;
+}
+
+bool Engine::settled() const {
+    if (!offered_.empty() || !collectives_.empty()) return false;
+    for (auto& p : peers_)
+        if (!p.queue.empty() || !p.streaming.empty()) return false;
+    return true;
+}
+
+bool Engine::flush(int64_t timeout_ns, const std::function<bool()>& interrupted) {
+    Lock lock(mutex_);
+    int64_t start = now_ns(), slice = 100'000;
+    while (!settled()) {
+        if (progress(lock)) continue;
+        if (now_ns() - start > timeout_ns) return false;
+        header_->sleepers.fetch_add(1, std::memory_order_seq_cst);
+        std::atomic_thread_fence(std::memory_order_seq_cst);  // see ring_bell
+        uint32_t seen = header_->bell.load(std::memory_order_acquire);
+        if (!progress(lock)) {
+            lock.unlock();
+            futex_wait(header_->bell, seen, slice);
+            lock.lock();
+            slice = std::min<int64_t>(slice * 2, last_slice_ns);
+        }
+        header_->sleepers.fetch_sub(1, std::memory_order_seq_cst);
+        check_health(lock);
+        lock.unlock();
+        bool stop = interrupted && interrupted();
+        lock.lock();
+        if (stop) return false;
+    }
+    return true;
+}
+
+void Engine::leave() {
+    Lock lock(mutex_);
+    if (left_ || getpid() != owner_) return;
+    left_ = true;
+    // release: whoever sees this sees all messages sent before it.
+    header_->state.store(static_cast<uint32_t>(RankState::left), std::memory_order_release);
+    for (auto& p : peers_)
+        if (p.header && p.header != header_) ring_bell(*p.header);
+}
+
+void Engine::background(const std::shared_ptr<Operation>& op) {
+    Lock lock(mutex_);
+    if (op->done.load(std::memory_order_relaxed)) return;
+    watched_.push_back(op);
+    if (!thread_.joinable())
+        thread_ = std::thread([this] { run_background(); });
+    else if (watched_.size() == 1)
+        wake_thread_.notify_one();
+}
+
+void Engine::run_background() {
+    Lock lock(mutex_);
+    int64_t slice = 200'000;
+    while (!stop_thread_) {
+        std::erase_if(watched_, [](auto& op) { return op->done.load(std::memory_order_relaxed); });
+        if (watched_.empty()) {
+            wake_thread_.wait(lock);
+            slice = 200'000;
+            continue;
+        }
+        // Who waits makes progress for all. Asking first at a distance keeps this thread out of the way of a
+        // program that starts an operation and waits for it at once.
+        if (waiters_ > 0) {
+            wake_thread_.wait_for(lock, std::chrono::nanoseconds(last_slice_ns));
+            continue;
+        }
+        header_->sleepers.fetch_add(1, std::memory_order_seq_cst);
+        std::atomic_thread_fence(std::memory_order_seq_cst);  // see ring_bell
+        uint32_t seen = header_->bell.load(std::memory_order_acquire);
+        bool any = progress(lock);
+        if (!any) {
+            lock.unlock();
+            futex_wait(header_->bell, seen, slice);
+            lock.lock();
+            slice = std::min(slice * 2, last_slice_ns);
+            if (slice >= 1'000'000) check_health(lock);
+        } else {
+            slice = 200'000;
+        }
+        header_->sleepers.fetch_sub(1, std::memory_order_seq_cst);
+    }
+}
+
+bool Engine::gone(uint32_t r, bool& left, std::optional<int>& status) const {
+    const Peer& p = peers_[r];
+    left = p.header && p.header->state.load(std::memory_order_acquire) == static_cast<uint32_t>(RankState::left);
+    if (p.process.alive()) return left;
+    status = p.process.exit_status();
+    return true;
+}
+
+bool Engine::waiting_of(uint32_t r, Waiting& out) const {
+    const Activity& a = peers_[r].header->activity;
+    for (int tries = 0; tries < 100; ++tries) {
+        uint64_t before = a.version.load(std::memory_order_acquire);
+        out.code = static_cast<Code>(a.operation.load(std::memory_order_relaxed));
+        out.peer = a.peer.load(std::memory_order_relaxed);
+        out.context = a.context.load(std::memory_order_relaxed);
+        out.match = a.match.load(std::memory_order_relaxed);
+        out.since_ns = a.since_ns.load(std::memory_order_relaxed);
+        std::atomic_thread_fence(std::memory_order_acquire);  // the fields are read before the version below
+        if (before % 2 == 0 && a.version.load(std::memory_order_relaxed) == before) return out.code != Code::none;
+    }
+    return false;
+}
+
+}  // namespace corral

@@ -1,0 +1,232 @@
+// The life of a collective in its group: its number, its entry in the log, and how it fails on every rank alike.
+#include <algorithm>
+#include <cstring>
+
+#include "engine.h"
+
+namespace corral {
+
+Group* Engine::add_group(uint64_t context, std::vector<uint32_t> members) {
+    Lock lock(mutex_);
+    auto& place = groups_[context];
+    if (place) return nullptr;
+    place = std::make_unique<Group>();
+    place->context = context;
+    place->members = std::move(members);
+    place->rank = static_cast<uint32_t>(std::find(place->members.begin(), place->members.end(), rank_) -
+                                        place->members.begin());
+    // What peers that made the group earlier have given up on already.
+    for (uint32_t member : place->members) {
+        auto& queue = peers_[member].unexpected;
+        for (auto at = queue.begin(); at != queue.end();) {
+            if (at->message.kind == Kind::abort && at->message.context == context) {
+                Arrival a = std::move(*at);
+                at = queue.erase(at);
+                abort_arrived(member, a.message, a.bytes.data(), static_cast<uint32_t>(a.bytes.size()));
+            } else {
+                ++at;
+            }
+        }
+    }
+    return place.get();
+}
+
+void Engine::start(const std::shared_ptr<Collective>& c) {
+    Lock lock(mutex_);
+    Group& g = c->group;
+    c->sequence = g.sequence++;
+    c->match = collective_match(c->sequence, 0);
+    log_call(*c, 1);
+    auto gave_up = g.aborted.find(c->sequence);
+    if (gave_up != g.aborted.end()) {
+        Failure why = gave_up->second;
+        g.aborted.erase(g.aborted.begin(), std::next(gave_up));
+        log_call(*c, 3);
+        return finish(*c, why);
+    }
+    if (!g.aborted.empty()) g.aborted.erase(g.aborted.begin(), g.aborted.lower_bound(c->sequence));
+    for (uint32_t member : g.members)
+        if (member != rank_ && peers_[member].lost) {
+            collectives_.push_back(c);
+            g.active = c;
+            return fail_collective(c, {Reason::peer_lost, static_cast<int32_t>(member)}, true);
+        }
+    g.active = c;
+    collectives_.push_back(c);
+    // Messages that came before the call: one of another call with this number is a mismatch.
+    for (uint32_t member : g.members)
+        for (auto& a : peers_[member].unexpected)
+            if (a.message.context == c->context && is_collective(a.message.match) &&
+                sequence_of(a.message.match) == c->sequence && a.message.signature != c->signature)
+                return fail_collective(c, {Reason::mismatch, static_cast<int32_t>(member)}, true);
+    c->begin(*this);
+    step_collectives();
+}
+
+bool Engine::step_collectives() {
+    bool any = false;
+    for (size_t i = 0; i < collectives_.size();) {
+        auto c = collectives_[i];
+        if (!c->done.load(std::memory_order_relaxed)) {
+            if (Failure failure = c->problem()) {
+                fail_collective(c, failure, true);
+                any = true;
+                continue;
+            }
+            c->step(*this);
+        }
+        if (c->done.load(std::memory_order_relaxed)) {
+            any = true;
+            log_call(*c, c->failure ? 3 : 2);
+            if (c->group.active == c) c->group.active.reset();
+            std::erase(collectives_, c);
+            continue;
+        }
+        ++i;
+    }
+    return any;
+}
+
+void Engine::fail_collective(const std::shared_ptr<Collective>& c, Failure failure, bool tell) {
+    if (c->done.load(std::memory_order_relaxed)) return;
+    log_call(*c, 3);
+    if (c->group.active == c) c->group.active.reset();
+    std::erase(collectives_, c);
+    finish(*c, failure);
+    if (tell) {
+        Message m{Kind::abort, c->context, c->match, sizeof failure, 0, 0, 0};
+        std::vector<std::byte> body(sizeof failure);
+        std::memcpy(body.data(), &failure, sizeof failure);
+        for (uint32_t member : c->group.members)
+            if (member != rank_) post(member, {m, body, nullptr, 0, 0});
+    }
+    for (auto& s : c->sends) cancel(s, failure);
+    for (auto& r : c->receives) {
+        if (r->hold && r->arrived && !r->done.load(std::memory_order_relaxed)) refuse(r);
+        cancel(r, failure);
+    }
+    // Parts of this call that came in meanwhile are of no use to anyone.
+    for (uint32_t member : c->group.members) {
+        auto& queue = peers_[member].unexpected;
+        for (auto at = queue.begin(); at != queue.end();) {
+            if (at->message.context == c->context && is_collective(at->message.match) &&
+                sequence_of(at->message.match) == c->sequence) {
+                if (at->message.kind == Kind::offer) answer_finish(member, at->message.request, ECANCELED);
+                at = queue.erase(at);
+            } else {
+                ++at;
+            }
+        }
+    }
+}
+
+void Engine::abort_arrived(uint32_t peer, const Message& m, const std::byte* payload, uint32_t bytes) {
+    Failure failure;
+    if (bytes != sizeof failure) {
+        peers_[peer].corrupt = true;
+        return lose(peer);
+    }
+    std::memcpy(&failure, payload, sizeof failure);
+    auto at = groups_.find(m.context);
+    if (at == groups_.end()) {
+        // A group that this rank has not made yet: kept until it has, as an arrival is.
+        peers_[peer].unexpected.push_back({m, {}, std::vector<std::byte>(payload, payload + bytes)});
+        return;
+    }
+    Group& g = *at->second;
+    // The ranks that differ and the rank that is gone are the same for everyone. Anything else is told as what it
+    // is to this rank: a peer that gave up.
+    if (failure.reason != Reason::mismatch && failure.reason != Reason::peer_lost && failure.reason != Reason::aborted)
+        failure = {Reason::aborted, static_cast<int32_t>(peer), failure.actual, failure.expected, failure.reason};
+    else if (failure.reason == Reason::mismatch && failure.rank == static_cast<int32_t>(rank_))
+        failure.rank = static_cast<int32_t>(peer);
+    uint64_t sequence = sequence_of(m.match);
+    if (g.active && g.active->sequence == sequence) return fail_collective(g.active, failure, false);
+    if (sequence >= g.sequence && sequence < g.sequence + 1024) g.aborted.emplace(sequence, failure);
+}
+
+void Engine::abort_group(Group& g) {
+    Lock lock(mutex_);
+    if (g.active) fail_collective(g.active, {Reason::aborted, static_cast<int32_t>(rank_)}, true);
+}
+
+void Engine::log_call(Collective& c, uint32_t state) {
+    // relaxed throughout: this rank is the only writer of its log.
+    if (state != 1) {
+        CallRecord& r = header_->calls[c.log_index % call_records];
+        if (r.context.load(std::memory_order_relaxed) == c.context &&
+            r.sequence.load(std::memory_order_relaxed) == c.sequence)
+            r.state.store(state, std::memory_order_release);
+        return;
+    }
+    c.log_index = call_index_++;
+    CallRecord& r = header_->calls[c.log_index % call_records];
+    // A sequence lock, as for Activity: odd while the fields change.
+    r.version.fetch_add(1, std::memory_order_acquire);
+    r.context.store(c.context, std::memory_order_relaxed);
+    r.sequence.store(c.sequence, std::memory_order_relaxed);
+    r.signature.store(c.signature, std::memory_order_relaxed);
+    r.bytes.store(c.bytes, std::memory_order_relaxed);
+    r.type.store(c.type, std::memory_order_relaxed);
+    r.operation.store(static_cast<uint32_t>(c.code), std::memory_order_relaxed);
+    r.root.store(c.root, std::memory_order_relaxed);
+    r.leaves.store(c.leaves, std::memory_order_relaxed);
+    r.state.store(state, std::memory_order_relaxed);
+    r.version.fetch_add(1, std::memory_order_release);
+}
+
+namespace {
+
+bool read_call(const CallRecord& r, uint64_t& context, uint64_t& sequence, Call& out) {
+    for (int tries = 0; tries < 100; ++tries) {
+        uint64_t before = r.version.load(std::memory_order_acquire);
+        context = r.context.load(std::memory_order_relaxed);
+        sequence = r.sequence.load(std::memory_order_relaxed);
+        out.signature = r.signature.load(std::memory_order_relaxed);
+        out.bytes = r.bytes.load(std::memory_order_relaxed);
+        out.type = r.type.load(std::memory_order_relaxed);
+        out.code = static_cast<Code>(r.operation.load(std::memory_order_relaxed));
+        out.root = r.root.load(std::memory_order_relaxed);
+        out.leaves = r.leaves.load(std::memory_order_relaxed);
+        out.state = r.state.load(std::memory_order_relaxed);
+        std::atomic_thread_fence(std::memory_order_acquire);  // the fields are read before the version below
+        if (before % 2 == 0 && r.version.load(std::memory_order_relaxed) == before) return out.state != 0;
+    }
+    return false;
+}
+
+}  // namespace
+
+bool Engine::call_of(uint32_t rank, uint64_t context, uint64_t sequence, Call& out) const {
+    for (auto& r : peers_[rank].header->calls) {
+        uint64_t c, s;
+        if (read_call(r, c, s, out) && c == context && s == sequence) return true;
+    }
+    return false;
+}
+
+bool Engine::last_call_of(uint32_t rank, uint64_t context, uint64_t& sequence, Call& out) const {
+    bool found = false;
+    for (auto& r : peers_[rank].header->calls) {
+        uint64_t c, s;
+        Call call;
+        if (read_call(r, c, s, call) && c == context && (!found || s >= sequence)) {
+            sequence = s;
+            out = call;
+            found = true;
+        }
+    }
+    return found;
+}
+
+// Ranks that wait for each other without sending anything show no mismatch by their messages; their logs do.
+void Engine::check_calls(Collective& c) {
+    for (uint32_t member : c.group.members) {
+        Call call;
+        if (member == rank_ || !call_of(member, c.context, c.sequence, call)) continue;
+        if (call.signature != c.signature)
+            return fail_collective(c.shared_from_this(), {Reason::mismatch, static_cast<int32_t>(member)}, true);
+    }
+}
+
+}  // namespace corral

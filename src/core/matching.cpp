@@ -1,0 +1,241 @@
+// Messages to operations: who gets what, in which order.
+#include <algorithm>
+#include <cstring>
+
+#include "engine.h"
+
+namespace corral {
+
+void Engine::post(uint32_t peer, Outgoing&& out) {
+    Peer& p = peers_[peer];
+    if (p.lost) return;
+    p.queue.push_back(std::move(out));
+    push_queue(peer);
+}
+
+bool Engine::push_queue(uint32_t peer) {
+    Peer& p = peers_[peer];
+    bool any = false;
+    while (!p.queue.empty()) {
+        Outgoing& o = p.queue.front();
+        auto head = static_cast<uint32_t>(o.head.size());
+        if (!p.out.room(head + o.bytes)) {
+            // relaxed: a hint; whoever misses it is looked after by the slices of this rank's sleep.
+            p.out.control().sender_waits.store(1, std::memory_order_relaxed);
+            break;
+        }
+        p.out.push(o.message, o.head.data(), head, o.send ? &o.send->spans : nullptr, o.offset, o.bytes);
+        // An eager message is out of the sender's hands once it is in the ring.
+        if (o.send && o.message.kind == Kind::eager) finish(*o.send);
+        p.queue.pop_front();
+        any = true;
+    }
+    if (any) {
+        if (p.queue.empty() && p.streaming.empty()) p.out.control().sender_waits.store(0, std::memory_order_relaxed);
+        ring_bell(*p.header);
+    }
+    return any;
+}
+
+bool Engine::try_send(uint32_t peer, uint64_t context, uint64_t tag, uint64_t signature, const Spans& spans) {
+    uint64_t total = spans.total();
+    if (total > geometry_.piece_bytes()) return false;
+    Lock lock(mutex_);
+    Peer& p = peers_[peer];
+    if (p.lost || !p.queue.empty() || !p.out.room(static_cast<uint32_t>(total))) return false;
+    Message m{Kind::eager, context, tag, total, signature, 0, 0};
+    p.out.push(m, nullptr, 0, &spans, 0, static_cast<uint32_t>(total));
+    ring_bell(*p.header);
+    return true;
+}
+
+void Engine::start(const std::shared_ptr<Send>& send) {
+    Lock lock(mutex_, std::defer_lock);
+    if (!is_collective(send->match)) lock.lock();  // a collective starts its messages with the lock held
+    Peer& p = peers_[send->peer];
+    if (p.lost) return finish(*send, {p.corrupt ? Reason::corrupt : Reason::peer_lost, send->peer});
+    Message& m = send->message;
+    m.context = send->context;
+    m.match = send->match;
+    m.total = send->spans.total();
+    uint32_t head = send->prefixed ? sizeof(Fingerprint) : 0;
+    if (m.total + head > geometry_.piece_bytes()) return offer(send);
+    m.kind = Kind::eager;
+    m.count = head;
+    if (p.queue.empty() && p.out.room(static_cast<uint32_t>(m.total) + head)) {
+        p.out.push(m, &send->prefix, head, &send->spans, 0, static_cast<uint32_t>(m.total));
+        ring_bell(*p.header);
+        return finish(*send);
+    }
+    Outgoing out{m, {}, send, 0, static_cast<uint32_t>(m.total)};
+    out.head.resize(head);
+    if (head) std::memcpy(out.head.data(), &send->prefix, head);
+    post(send->peer, std::move(out));
+}
+
+bool Engine::claim_unexpected(uint32_t peer, Receive& receive, Arrival& out) {
+    auto& queue = peers_[peer].unexpected;
+    for (auto at = queue.begin(); at != queue.end(); ++at)
+        if (at->message.context == receive.context && at->message.match == receive.match) {
+            out = std::move(*at);
+            queue.erase(at);
+            return true;
+        }
+    return false;
+}
+
+Failure Engine::check(const Receive& receive, const Message& m) const {
+    if (receive.check_type && m.signature != receive.signature)
+        return {Reason::wrong_type, -1, m.signature, receive.signature};
+    if (m.total != receive.spans.total()) return {Reason::wrong_size, -1, m.total, receive.spans.total()};
+    return {};
+}
+
+void Engine::start(const std::shared_ptr<Receive>& receive) {
+    Lock lock(mutex_, std::defer_lock);
+    if (!is_collective(receive->match)) lock.lock();
+    receive->order = next_order_++;
+    Arrival arrival;
+    uint32_t first = receive->peer < 0 ? 0 : receive->peer;
+    uint32_t last = receive->peer < 0 ? size() - 1 : receive->peer;
+    for (uint32_t r = first; r <= last; ++r) {
+        if (!claim_unexpected(r, *receive, arrival)) continue;
+        deliver(r, receive, arrival.message, arrival.prefix, arrival.bytes.data(),
+                static_cast<uint32_t>(arrival.bytes.size()));
+        return;
+    }
+    if (receive->peer >= 0 && peers_[receive->peer].lost)
+        return finish(*receive, {peers_[receive->peer].corrupt ? Reason::corrupt : Reason::peer_lost, receive->peer});
+    receive->posted = true;
+    (receive->peer < 0 ? any_posted_ : peers_[receive->peer].posted).push_back(receive);
+}
+
+bool Engine::try_receive(Receive& receive) {
+    Lock lock(mutex_);
+    auto& p = peers_[receive.peer];
+    // Messages of others that asked earlier would have to be passed by: leave those to the long way.
+    if (!p.posted.empty() || !any_posted_.empty() || !p.unexpected.empty()) return false;
+    Message m;
+    const std::byte* payload;
+    uint32_t bytes;
+    if (p.in.peek(m, payload, bytes) != 1 || m.kind != Kind::eager || m.context != receive.context ||
+        m.match != receive.match || m.count != 0 || m.total != bytes)
+        return false;
+    receive.failure = check(receive, m);
+    if (receive.failure)
+        receive.failure.rank = receive.peer;
+    else if (bytes)
+        receive.spans.write(0, payload, bytes);
+    if (p.in.pop()) ring_bell(*p.header);
+    return true;
+}
+
+void Engine::unpost(Receive& receive) {
+    if (!receive.posted) return;
+    receive.posted = false;
+    auto& list = receive.peer < 0 ? any_posted_ : peers_[receive.peer].posted;
+    std::erase_if(list, [&](auto& r) { return r.get() == &receive; });
+}
+
+// Whether a collective's message is for a call that this rank is through with.
+bool Engine::stale(uint32_t peer, const Message& m) {
+    auto at = groups_.find(m.context);
+    if (at == groups_.end()) return false;
+    Group& g = *at->second;
+    uint64_t sequence = sequence_of(m.match);
+    if (sequence < g.sequence && !(g.active && g.active->sequence == sequence)) return true;
+    if (g.active && g.active->sequence == sequence && g.active->signature != m.signature) {
+        fail_collective(g.active, {Reason::mismatch, static_cast<int32_t>(peer)}, true);
+        return true;
+    }
+    return false;
+}
+
+void Engine::dispatch(uint32_t peer, const Message& m, const std::byte* payload, uint32_t bytes) {
+    switch (m.kind) {
+        case Kind::eager:
+        case Kind::offer: return arrive(peer, m, payload, bytes);
+        case Kind::accept: return accepted(peer, m, payload, bytes);
+        case Kind::piece: return piece(peer, m, payload, bytes);
+        case Kind::finish: return finished(peer, m);
+        case Kind::abort: return abort_arrived(peer, m, payload, bytes);
+    }
+    peers_[peer].corrupt = true;
+    lose(peer);
+}
+
+void Engine::arrive(uint32_t peer, const Message& m, const std::byte* payload, uint32_t bytes) {
+    Peer& p = peers_[peer];
+    Fingerprint prefix;
+    if (m.kind == Kind::eager) {
+        if (m.count != 0 && m.count != sizeof prefix) p.corrupt = true;
+        if (!p.corrupt && m.count) {
+            if (bytes < sizeof prefix) {
+                p.corrupt = true;
+            } else {
+                std::memcpy(&prefix, payload, sizeof prefix);
+                payload += sizeof prefix;
+                bytes -= sizeof prefix;
+            }
+        }
+        if (m.total != bytes) p.corrupt = true;
+        if (p.corrupt) return lose(peer);
+    }
+    // An offer's description starts with it.
+    if (m.kind == Kind::offer && bytes >= sizeof prefix) std::memcpy(&prefix, payload, sizeof prefix);
+    if (is_collective(m.match) && stale(peer, m)) {
+        if (m.kind == Kind::offer) answer_finish(peer, m.request, ECANCELED);
+        return;
+    }
+    // The receive that was posted first, of those for this source and those for any.
+    auto fits = [&](const std::shared_ptr<Receive>& r) { return r->context == m.context && r->match == m.match; };
+    auto mine = std::find_if(p.posted.begin(), p.posted.end(), fits);
+    auto any = std::find_if(any_posted_.begin(), any_posted_.end(), fits);
+    std::shared_ptr<Receive> receive;
+    if (mine != p.posted.end() && (any == any_posted_.end() || (*mine)->order < (*any)->order)) {
+        receive = *mine;
+        p.posted.erase(mine);
+    } else if (any != any_posted_.end()) {
+        receive = *any;
+        any_posted_.erase(any);
+    } else {
+        p.unexpected.push_back({m, prefix, std::vector<std::byte>(payload, payload + bytes)});
+        return;
+    }
+    receive->posted = false;
+    deliver(peer, receive, m, prefix, payload, bytes);
+}
+
+void Engine::deliver(uint32_t peer, const std::shared_ptr<Receive>& receive, const Message& m,
+                     const Fingerprint& prefix, const std::byte* payload, uint32_t bytes) {
+    receive->peer = static_cast<int32_t>(peer);
+    if (receive->hold) {
+        receive->arrival = {m, prefix, std::vector<std::byte>(payload, payload + bytes)};
+        receive->arrived = true;
+        return;
+    }
+    Failure failure = check(*receive, m);
+    if (failure) {
+        failure.rank = static_cast<int32_t>(peer);
+        if (m.kind == Kind::offer) answer_finish(peer, m.request, 0);
+        return finish(*receive, failure);
+    }
+    if (m.kind == Kind::offer) return begin_pull(peer, receive, m, payload, bytes);
+    if (bytes) receive->spans.write(0, payload, bytes);
+    finish(*receive);
+}
+
+void Engine::take(const std::shared_ptr<Receive>& receive) {
+    receive->hold = false;
+    Arrival arrival = std::move(receive->arrival);
+    deliver(receive->peer, receive, arrival.message, arrival.prefix, arrival.bytes.data(),
+            static_cast<uint32_t>(arrival.bytes.size()));
+}
+
+void Engine::refuse(const std::shared_ptr<Receive>& receive) {
+    if (receive->arrival.message.kind == Kind::offer)
+        answer_finish(receive->peer, receive->arrival.message.request, 0);
+    finish(*receive);
+}
+
+}  // namespace corral

@@ -1,0 +1,205 @@
+// corral._core: the engine's Python face. Policy and texts live in corral.backends.shm.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <system_error>
+
+#include "../arrays.h"
+#include "group.h"
+#include "tree.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+using namespace corral;
+
+namespace {
+
+// Shared memory for arrays, as an exporter of the buffer protocol.
+struct SharedMemory {
+    std::shared_ptr<Segment> segment;
+    size_t bytes;
+    SharedPlace place;
+};
+
+int shared_getbuffer(PyObject* self, Py_buffer* view, int flags) {
+    auto* memory = nb::inst_ptr<SharedMemory>(self);
+    return PyBuffer_FillInfo(view, self, memory->segment->data(), static_cast<Py_ssize_t>(memory->bytes), 0, flags);
+}
+
+PyType_Slot shared_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(shared_getbuffer)}, {0, nullptr}};
+
+std::shared_ptr<Job> make_job(uint32_t rank, uint32_t size, bool direct) {
+    return std::make_shared<Job>(std::make_unique<Engine>(rank, size, direct));
+}
+
+nb::object call_tuple(const Call& c) {
+    return nb::make_tuple(static_cast<uint32_t>(c.code), c.root, c.signature, c.bytes, c.type, c.state);
+}
+
+void check_rank(Job& job, uint32_t rank) {
+    if (rank >= job.engine->size()) throw nb::value_error("no such rank in the job");
+}
+
+}  // namespace
+
+NB_MODULE(_core, m) {
+    nb::set_leak_warnings(false);  // requests may outlive the module at exit
+    m.doc() = "The shared-memory engine of corral.";
+    nb::register_exception_translator([](const std::exception_ptr& p, void*) {
+        try {
+            std::rethrow_exception(p);
+        } catch (const std::system_error& e) {
+            PyErr_SetObject(PyExc_OSError,
+                            nb::make_tuple(e.code().value(), std::string(e.what())).ptr());
+        }
+    });
+
+    nb::class_<FailureInfo>(m, "Failure", "Why an operation did not complete.")
+        .def_prop_ro("reason", [](const FailureInfo& f) { return static_cast<uint32_t>(f.failure.reason); })
+        .def_prop_ro("detail", [](const FailureInfo& f) { return static_cast<uint32_t>(f.failure.detail); })
+        .def_prop_ro("rank", [](const FailureInfo& f) { return f.failure.rank; })
+        .def_prop_ro("actual", [](const FailureInfo& f) { return f.failure.actual; })
+        .def_prop_ro("expected", [](const FailureInfo& f) { return f.failure.expected; })
+        .def_prop_ro("code", [](const FailureInfo& f) { return static_cast<uint32_t>(f.code); })
+        .def_prop_ro("sequence", [](const FailureInfo& f) -> std::optional<uint64_t> {
+            if (!is_collective(f.match)) return std::nullopt;
+            return sequence_of(f.match);
+        });
+
+    nb::class_<Verdict>(m, "Verdict", "What a gather's root refused, the same on every rank.")
+        .def_ro("status", &Verdict::status)
+        .def_ro("rank", &Verdict::rank)
+        .def_ro("actual", &Verdict::actual)
+        .def_ro("expected", &Verdict::expected);
+
+    nb::class_<NamedBuffer>(m, "Buffer", "Memory whose element type only its name tells.")
+        .def("__init__",
+             [](NamedBuffer* self, nb::object exporter, nb::str dtype) {
+                 new (self) NamedBuffer{std::move(exporter), named_type(dtype.c_str())};
+             },
+             "exporter"_a, "dtype"_a)
+        .def_prop_ro("exporter", [](const NamedBuffer& b) { return b.exporter; });
+
+    nb::class_<Request>(m, "Request", "An operation under way.")
+        .def("wait", &Request::wait, "timeout"_a)
+        .def("done", &Request::done)
+        .def("failure", &Request::failure)
+        .def("background", &Request::in_background)
+        .def("source", &Request::source)
+        .def("verdict", [](Request& r) -> nb::object {
+            auto* gather = dynamic_cast<Gather*>(&r.operation());
+            if (!gather || gather->verdict.status == 0) return nb::none();
+            return nb::cast(gather->verdict);
+        });
+
+    nb::class_<Job>(m, "Engine", "One rank's end of a job whose ranks share a host.")
+        .def(nb::new_(&make_job), "rank"_a, "size"_a, "direct"_a)
+        .def_prop_ro("rank", [](Job& j) { return j.engine->rank(); })
+        .def_prop_ro("size", [](Job& j) { return j.engine->size(); })
+        .def("address", [](Job& j) {
+            auto a = j.engine->address();
+            return nb::bytes(a.data(), a.size());
+        })
+        .def("connect", [](Job& j, nb::list addresses) {
+            std::vector<std::string> all;
+            for (auto a : addresses) {
+                auto b = nb::cast<nb::bytes>(a);
+                all.emplace_back(b.c_str(), b.size());
+            }
+            j.engine->connect(all);
+        }, "addresses"_a)
+        .def("direct", [](Job& j, uint32_t rank) {
+            check_rank(j, rank);
+            return j.engine->direct(rank);
+        }, "rank"_a)
+        .def("flush", [](Job& j, double timeout) {
+            bool ok;
+            {
+                nb::gil_scoped_release release;
+                ok = j.engine->flush(static_cast<int64_t>(timeout * 1e9), signals_pending);
+            }
+            if (PyErr_Occurred()) throw nb::python_error();
+            return ok;
+        }, "timeout"_a)
+        .def("leave", [](Job& j) { j.engine->leave(); })
+        .def("resident_bytes", [](Job& j) { return j.engine->resident_bytes(); })
+        .def("pid", [](Job& j, uint32_t rank) {
+            check_rank(j, rank);
+            return j.engine->pid_of(rank);
+        }, "rank"_a)
+        .def("gone", [](Job& j, uint32_t rank) {
+            check_rank(j, rank);
+            bool left = false;
+            std::optional<int> status;
+            bool gone = j.engine->gone(rank, left, status);
+            return nb::make_tuple(gone, left, status ? nb::object(nb::int_(*status)) : nb::none());
+        }, "rank"_a, "Whether a rank is gone, whether it left by itself, and its wait status if that is known.")
+        .def("waiting", [](Job& j, uint32_t rank) -> nb::object {
+            check_rank(j, rank);
+            Waiting w;
+            if (!j.engine->waiting_of(rank, w)) return nb::none();
+            return nb::make_tuple(static_cast<uint32_t>(w.code), w.peer, w.context, w.match, w.since_ns);
+        }, "rank"_a)
+        .def("call", [](Job& j, uint32_t rank, uint64_t context, uint64_t sequence) -> nb::object {
+            check_rank(j, rank);
+            Call c;
+            if (!j.engine->call_of(rank, context, sequence, c)) return nb::none();
+            return call_tuple(c);
+        }, "rank"_a, "context"_a, "sequence"_a)
+        .def("last_call", [](Job& j, uint32_t rank, uint64_t context) -> nb::object {
+            check_rank(j, rank);
+            Call c;
+            uint64_t sequence = 0;
+            if (!j.engine->last_call_of(rank, context, sequence, c)) return nb::none();
+            return nb::make_tuple(sequence, call_tuple(c));
+        }, "rank"_a, "context"_a);
+
+    nb::class_<GroupHandle>(m, "Group", "A group of ranks.")
+        .def(nb::init<std::shared_ptr<Job>, uint64_t, std::vector<uint32_t>>(), "engine"_a, "context"_a, "members"_a)
+        .def("send", &GroupHandle::send, "buffers"_a, "to"_a, "tag"_a, "timeout"_a)
+        .def("recv", &GroupHandle::recv, "buffers"_a, "source"_a, "tag"_a, "timeout"_a)
+        .def("start", &GroupHandle::start, "sends"_a, "buffers"_a, "peer"_a, "tag"_a)
+        .def("barrier", &GroupHandle::barrier, "timeout"_a)
+        .def("ibarrier", &GroupHandle::ibarrier)
+        .def("gather", &GroupHandle::gather, "buffers"_a, "into"_a.none(), "root"_a, "timeout"_a)
+        .def("igather", &GroupHandle::igather, "buffers"_a, "into"_a.none(), "root"_a)
+        .def("gather_bytes", &GroupHandle::gather_bytes, "payload"_a, "root"_a, "timeout"_a)
+        .def("broadcast_bytes", &GroupHandle::broadcast_bytes, "payload"_a.none(), "root"_a, "timeout"_a)
+        .def("gather_rows", &GroupHandle::gather_rows, "tree"_a.none(), "root"_a, "timeout"_a)
+        .def("abort", &GroupHandle::abort)
+        .def_prop_ro("next_sequence", &GroupHandle::next_sequence);
+
+    nb::class_<SharedMemory>(m, "SharedMemory", nb::type_slots(shared_slots), "Memory that other ranks can map.")
+        .def("__init__", [](SharedMemory* self, size_t bytes) {
+            auto segment = create_array(bytes);
+            auto place = find_array(segment->data(), bytes == 0 ? 1 : bytes);
+            new (self) SharedMemory{std::move(segment), bytes, *place};
+        }, "bytes"_a)
+        .def_static("attach", [](int owner, int fd, uint64_t inode) {
+            auto segment = attach_array(owner, fd, inode);
+            size_t bytes = segment->size();
+            return SharedMemory{std::move(segment), bytes, SharedPlace{owner, fd, inode, 0}};
+        }, "owner"_a, "fd"_a, "inode"_a)
+        .def_prop_ro("place", [](const SharedMemory& s) {
+            return nb::make_tuple(s.place.owner, s.place.fd, s.place.inode);
+        })
+        .def("__len__", [](const SharedMemory& s) { return s.bytes; });
+
+    m.def("find_shared", [](nb::handle buffer) -> nb::object {
+        Payload p;
+        View v;
+        if (!p.view(buffer.ptr(), Payload::Access::read, v)) throw nb::python_error();
+        auto place = find_array(v.data, v.bytes());
+        if (!place) return nb::none();
+        return nb::make_tuple(place->owner, place->fd, place->inode, place->offset);
+    }, "buffer"_a, "Where a contiguous array lies in shared memory: (owner, fd, inode, offset), or None.");
+    m.def("register_torch", &register_exchange, "tensor"_a, "parameter"_a, "capsule"_a,
+          "Teach the core to read tensors of exactly these types.");
+    m.def("register_container", &register_container, "type"_a, "attribute"_a,
+          "Teach the core to walk containers of exactly this type: `attribute` holds their dict.");
+    m.def("named_type", [](nb::str name) { return named_type(name.c_str()); }, "name"_a);
+}

@@ -1,0 +1,48 @@
+#include "spans.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace corral {
+
+size_t Spans::find(uint64_t offset, uint64_t& within) const {
+    size_t i = 0;
+    if (offset != 0) i = std::upper_bound(ends_.begin(), ends_.end(), offset) - ends_.begin();
+    within = offset - (i == 0 ? 0 : ends_[i - 1]);
+    return i;
+}
+
+void Spans::read(uint64_t offset, void* to, size_t bytes) const {
+    uint64_t within;
+    auto* out = static_cast<std::byte*>(to);
+    for (size_t i = find(offset, within); bytes != 0; ++i, within = 0) {
+        size_t n = std::min<uint64_t>(bytes, runs_[i].iov_len - within);
+        std::memcpy(out, static_cast<std::byte*>(runs_[i].iov_base) + within, n);
+        out += n;
+        bytes -= n;
+    }
+}
+
+void Spans::write(uint64_t offset, const void* from, size_t bytes) const {
+    uint64_t within;
+    auto* in = static_cast<const std::byte*>(from);
+    for (size_t i = find(offset, within); bytes != 0; ++i, within = 0) {
+        size_t n = std::min<uint64_t>(bytes, runs_[i].iov_len - within);
+        std::memcpy(static_cast<std::byte*>(runs_[i].iov_base) + within, in, n);
+        in += n;
+        bytes -= n;
+    }
+}
+
+std::vector<iovec> Spans::slice(uint64_t offset, uint64_t bytes) const {
+    std::vector<iovec> out;
+    uint64_t within;
+    for (size_t i = find(offset, within); bytes != 0; ++i, within = 0) {
+        size_t n = std::min<uint64_t>(bytes, runs_[i].iov_len - within);
+        out.push_back({static_cast<std::byte*>(runs_[i].iov_base) + within, n});
+        bytes -= n;
+    }
+    return out;
+}
+
+}  // namespace corral

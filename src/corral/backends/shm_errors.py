@@ -1,0 +1,198 @@
+"""What the shared-memory engine's failures say to a user: who, what, where, and what to do."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+from corral.distributed.errors import DistBackendError, DistTimeoutError, MismatchError, PeerLostError
+
+if TYPE_CHECKING:
+    from corral import _core
+    from corral.backends.shm import ShmBackend
+
+__all__ = ["Job", "error_of", "verdict_error"]
+
+# As in src/core/failure.h and src/core/operations.h.
+TIMEOUT, PEER_LOST, MISMATCH, WRONG_SIZE, WRONG_TYPE, ABORTED, INTERRUPTED, CLOSED, CORRUPT, SYSTEM = range(1, 11)
+_CODES = ("nothing", "send", "recv", "barrier", "gather", "gather_object", "gather_and_stack", "broadcast_object")
+_COLLECTIVE = 1 << 63
+
+_KINDS = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
+_FLOAT8 = {
+    7: "float8_e3m4",
+    8: "float8_e4m3",
+    9: "float8_e4m3b11fnuz",
+    10: "float8_e4m3fn",
+    11: "float8_e4m3fnuz",
+    12: "float8_e5m2",
+    13: "float8_e5m2fnuz",
+    14: "float8_e8m0fnu",
+}
+
+
+class Job:
+    """What the groups of one job share: the engine, and how many groups still use it."""
+
+    __slots__ = ("engine", "open_groups")
+
+    def __init__(self, engine: _core.Engine) -> None:
+        self.engine = engine
+        self.open_groups = 0
+
+
+def type_name(number: int) -> str:
+    """Name the element type that the engine knows by `number`."""
+    if number >> 63:
+        return "a dtype of another name"
+    if number >> 62:
+        return "several arrays"
+    code, bits = number >> 16, number & 0xFFFF
+    if code in _FLOAT8:
+        return _FLOAT8[code]
+    if code == 6:
+        return "bool"
+    return f"{_KINDS.get(code, 'dtype')}{bits}"
+
+
+def _call_text(call: tuple[int, int, int, int, int, int], backend: ShmBackend) -> str:
+    code, root, _, size, kind, _ = call
+    words = [] if root < 0 else [f"root={backend.members[root] if root < backend.size else root}"]
+    if kind:
+        words.append(type_name(kind))
+    if size:
+        words.append(f"{size} bytes")
+    return f"{_CODES[code] if code < len(_CODES) else code}({', '.join(words)})"
+
+
+def _exit_text(backend: ShmBackend, rank: int) -> str:
+    gone, left, status = backend.job.engine.gone(rank)
+    if status is not None:
+        number = status & 0x7F
+        if number:
+            try:
+                name = signal.Signals(number).name
+            except ValueError:
+                name = f"signal {number}"
+            return f"was killed by {name}"
+        return f"exited with code {status >> 8 & 0xFF}"
+    if left:
+        return "left the job (destroy_process_group, or a normal exit)"
+    return "is gone" if gone else "has failed"
+
+
+def _doing(backend: ShmBackend, rank: int, sequence: int | None) -> str:
+    """Say what a rank of the job does instead of taking part in collective `sequence`."""
+    engine = backend.job.engine
+    gone, _, _ = engine.gone(rank)
+    if gone:
+        return f"rank {rank} {_exit_text(backend, rank)}"
+    waiting = engine.waiting(rank)
+    if waiting is not None:
+        code, peer, context, match, since = waiting
+        seconds = max(0.0, (time.monotonic_ns() - since) / 1e9)
+        what = _CODES[code] if code < len(_CODES) else str(code)
+        where = "" if context == backend.context else " of another group"
+        if match & _COLLECTIVE:
+            number = (match & ~_COLLECTIVE) >> 8
+            same = context == backend.context and number == sequence
+            state = "waiting too, in" if same else "in"
+            return f"rank {rank} is {state} {what} #{number}{where} for {seconds:.1f} s"
+        whom = "anyone" if peer < 0 else f"rank {peer}"
+        return f"rank {rank} is in {what} with {whom} (tag {match}){where} for {seconds:.1f} s"
+    last = engine.last_call(rank, backend.context)
+    if last is None:
+        return f"rank {rank} has called no collective of this group and waits for nothing"
+    number, call = last
+    state = {1: "is in", 2: "has finished", 3: "has failed in"}.get(call[5], "knows")
+    return f"rank {rank} {state} {_call_text(call, backend)} #{number} and called nothing since"
+
+
+def _missing(backend: ShmBackend, failure: Any) -> list[int]:
+    """List the ranks of the job that the failed operation may have been waiting for."""
+    engine = backend.job.engine
+    sequence = failure.sequence
+    if sequence is None:
+        return [failure.rank] if failure.rank >= 0 else [r for r in backend.members if r != engine.rank]
+    missing = []
+    for rank in backend.members:
+        if rank != engine.rank and engine.call(rank, backend.context, sequence) is None:
+            missing.append(rank)
+    return missing or [r for r in backend.members if r != engine.rank]
+
+
+def _heading(backend: ShmBackend, failure: Any) -> str:
+    code = failure.code
+    what = _CODES[code] if code < len(_CODES) else str(code)
+    number = "" if failure.sequence is None else f" #{failure.sequence}"
+    return f"{what}{number} on rank {backend.job.engine.rank} (group {backend.group_name!r})"
+
+
+def error_of(failure: Any, backend: ShmBackend, timeout: float) -> DistBackendError:
+    """Turn a failure of the engine into the exception that tells the user."""
+    heading = _heading(backend, failure)
+    reason = failure.reason
+    rank = failure.rank
+    if reason == TIMEOUT:
+        states = "; ".join(_doing(backend, r, failure.sequence) for r in _missing(backend, failure))
+        return DistTimeoutError(
+            f"{heading} did not complete within {timeout:g} s. {states}. "
+            "Call the same operation on every rank it needs, or allow more time with timeout=."
+        )
+    if reason == PEER_LOST:
+        return PeerLostError(
+            f"{heading}: rank {rank} {_exit_text(backend, rank)} (process {backend.job.engine.pid(rank)}). "
+            "Look at that rank's own output for the cause.",
+            (rank,),
+        )
+    if reason == MISMATCH:
+        return MismatchError(f"{heading}: the ranks called different operations. {_calls(backend, failure)}")
+    if reason in (WRONG_SIZE, WRONG_TYPE):
+        if reason == WRONG_SIZE:
+            detail = f"holds {failure.actual} bytes, the receiving array {failure.expected} bytes"
+        else:
+            detail = f"is of {type_name(failure.actual)}, the receiving array of {type_name(failure.expected)}"
+        return MismatchError(
+            f"{heading}: the message from rank {rank} {detail}. The message is consumed; "
+            "receive into an array of the sender's dtype and size."
+        )
+    if reason == ABORTED:
+        why = {TIMEOUT: "its timeout passed", INTERRUPTED: "it was interrupted", SYSTEM: "a copy failed"}
+        cause = why.get(failure.detail, "it aborted the operation")
+        text = f"{heading}: rank {rank} gave up on this operation because {cause}."
+        return DistTimeoutError(text) if failure.detail == TIMEOUT else DistBackendError(text)
+    if reason == CORRUPT:
+        return DistBackendError(f"{heading}: the shared memory written by rank {rank} makes no sense.")
+    if reason == SYSTEM:
+        import os
+
+        return DistBackendError(f"{heading}: copying to or from rank {rank} failed: {os.strerror(failure.actual)}.")
+    return DistBackendError(f"{heading} failed: the group was closed or interrupted.")
+
+
+def _calls(backend: ShmBackend, failure: Any) -> str:
+    engine = backend.job.engine
+    groups: dict[str, list[int]] = {}
+    for rank in backend.members:
+        call = engine.call(rank, backend.context, failure.sequence)
+        text = "nothing yet" if call is None else _call_text(call, backend)
+        groups.setdefault(text, []).append(rank)
+    parts = []
+    for text, ranks in groups.items():
+        who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
+        parts.append(f"{who} called {text}")
+    return "; ".join(parts) + "."
+
+
+def verdict_error(verdict: Any, backend: ShmBackend) -> MismatchError:
+    """Turn what a gather's root refused into the exception that every rank raises."""
+    rank = backend.members[verdict.rank]
+    if verdict.status == 1:
+        detail = f"contributes {verdict.actual} bytes, the array prepared for it holds {verdict.expected} bytes"
+    else:
+        detail = (
+            f"contributes {type_name(verdict.actual)}, the array prepared for it is of "
+            f"{type_name(verdict.expected)}"
+        )
+    return MismatchError(f"gather (group {backend.group_name!r}): rank {rank} {detail}. Nothing was written.")
