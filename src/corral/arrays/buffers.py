@@ -289,6 +289,7 @@ def _numpy_bits(array: np.ndarray[Any, Any]) -> Buffer:
     width = dtype.itemsize
     if width == 0:
         return wrap(np.empty(0, np.uint8), _numpy_name(dtype))
+    view: np.ndarray[Any, Any]
     if width in _UNSIGNED:
         view = array.view(_UNSIGNED[width])
     elif width == 16:

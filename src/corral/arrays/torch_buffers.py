@@ -84,8 +84,7 @@ def _stage(tensor: torch.Tensor, name: str) -> tuple[Buffer, Finish]:
 
     def finish() -> None:
         with torch.no_grad():
-            target = tensor.detach()
-            target.copy_(staging if target.layout is _strided else staging.to_sparse())
+            tensor.copy_(staging if tensor.layout is _strided else staging.to_sparse())
 
     return _read(staging, name), finish
 

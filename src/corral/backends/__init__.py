@@ -9,15 +9,35 @@ True
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from corral.backends.base import Backend
 
-__all__ = ["load", "names", "register"]
+__all__ = ["DEFAULT", "Engine", "load", "names", "register"]
 
 DEFAULT = "shm"
 """Name of the backend used where none is asked for."""
+
+
+class Engine(Protocol):
+    """What a registered backend's class can do before there is an instance."""
+
+    def create(
+        self, rank: int, world_size: int, meet: Callable[[bytes], list[bytes]], timeout: float
+    ) -> Backend:
+        """Make this rank's view of the group of all ranks.
+
+        Parameters
+        ----------
+        rank, world_size
+            This rank, and the number of ranks.
+        meet
+            Hands in this rank's bytes and returns those of all ranks, in rank order. May be called once.
+        timeout
+            Seconds that operations, and the creation itself, may take.
+        """
 
 
 class _Entry(NamedTuple):
@@ -64,7 +84,7 @@ def register(name: str, target: str, hint: str = "") -> None:
     _entries[name] = _Entry(target, hint)
 
 
-def load(name: str) -> type[Backend]:
+def load(name: str) -> Engine:
     """Return the class of a backend, importing its module.
 
     Raises
@@ -79,7 +99,7 @@ def load(name: str) -> type[Backend]:
         raise ValueError(f"unknown backend {name!r}; the known ones are {', '.join(map(repr, _entries))}")
     module, _, attribute = entry.target.partition(":")
     try:
-        backend: type[Backend] = getattr(importlib.import_module(module), attribute)
+        backend: Engine = getattr(importlib.import_module(module), attribute)
     except ImportError as error:
         hint = f"; to get it: {entry.hint}" if entry.hint else ""
         raise type(error)(f"backend {name!r} is not available here ({error}){hint}") from error

@@ -56,7 +56,7 @@ def send(
         or group_dst is not None
         or tag != 0
         or type(dst) is not int
-        or not 0 <= dst < pg._size  # type: ignore[operator]
+        or not 0 <= dst < pg._size
         or dst == pg._rank
     ):
         pg, dst = _resolve_send(dst, group, tag, group_dst)
@@ -64,7 +64,7 @@ def send(
             return
     if type(tensor) is not ndarray or tensor.dtype not in NATIVE:
         tensor = readable(tensor)
-    pg._send((tensor,), dst, tag)  # type: ignore[arg-type]
+    pg._send((tensor,), dst, tag)
 
 
 def recv(
@@ -100,7 +100,7 @@ def recv(
         or group_src is not None
         or tag != 0
         or type(src) is not int
-        or not 0 <= src < pg._size  # type: ignore[operator]
+        or not 0 <= src < pg._size
         or src == pg._rank
         or type(tensor) is not ndarray
         or tensor.dtype not in NATIVE

@@ -157,12 +157,17 @@ class Work:
             loop = asyncio.get_running_loop()
             ready: asyncio.Future[None] = loop.create_future()
 
+            def settle() -> None:
+                if not ready.done():
+                    ready.set_result(None)
+
             def wake(_: Future) -> None:
-                loop.call_soon_threadsafe(lambda: ready.done() or ready.set_result(None))
+                loop.call_soon_threadsafe(settle)
 
             self.get_future().add_done_callback(wake)
             yield from ready.__await__()
-            self.wait(1e-6) if not self.is_completed() else None
+            if not self.is_completed():  # the watcher gave up on it
+                raise self.get_future().exception() or DistTimeoutError("the operation timed out")
         return self.result()
 
     def __repr__(self) -> str:
