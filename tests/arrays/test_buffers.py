@@ -46,7 +46,7 @@ def host(buffer) -> np.ndarray:
     return np.asarray(buffer)
 
 
-NATIVE = "? i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8 c8 c16".split()
+NATIVE = ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16"]
 
 
 @pytest.mark.parametrize("dtype", NATIVE)
@@ -146,7 +146,9 @@ def test_read_only_and_overlapping_numpy_are_refused():
     stride = np.lib.stride_tricks.as_strided
     for bad in (stride(a, (3, 6), (0, 8)), stride(a, (3, 3), (8, 8)), stride(a, (2,), (4,))):
         assert readable(bad) is bad
-        with pytest.raises(ValueError, match="out cannot be received into: some of its elements share memory"):
+        with pytest.raises(
+            ValueError, match="out cannot be received into: some of its elements share memory"
+        ):
             writable(bad, "out")
     assert writable(stride(a, (2, 3), (0, 8))[:1])[1] is None  # one row of an expanded array is whole
 
@@ -164,7 +166,12 @@ def test_plain_tensors_are_not_touched():
 
 def test_expanded_tensors_are_refused():
     a = torch.zeros(6)
-    for bad in (a.expand(3, 6), a.as_strided((3, 3), (1, 1)), a[:1].expand(4), a.to_sparse().to_dense().expand(2, 6)):
+    for bad in (
+        a.expand(3, 6),
+        a.as_strided((3, 3), (1, 1)),
+        a[:1].expand(4),
+        a.to_sparse().to_dense().expand(2, 6),
+    ):
         with pytest.raises(ValueError, match=r"out cannot .* share memory.*torch.Tensor of shape"):
             writable(bad, "out")
 
@@ -301,7 +308,14 @@ def test_distinct_arrays():
         check_distinct(good, "outs")
     check_distinct([a[::2], a[1::2], torch.zeros(2)], "outs")
     shared = np.zeros(3)
-    for bad in ([shared] * 2, [shared] * 5, [a[0], t[0]], [a[:, 1], a[2]], [t, t[3:]], [shared, a, shared[1:]]):
+    for bad in (
+        [shared] * 2,
+        [shared] * 5,
+        [a[0], t[0]],
+        [a[:, 1], a[2]],
+        [t, t[3:]],
+        [shared, a, shared[1:]],
+    ):
         with pytest.raises(ValueError, match=r"outs\[\d\] and outs\[\d\] share memory"):
             check_distinct(bad, "outs")
 

@@ -141,8 +141,11 @@ def default_group() -> ProcessGroup:
     return world
 
 
-def member_group(process_group: Group, operation: str) -> ProcessGroup | None:
-    """Return the group to work in; ``None``, after a warning, where this rank is not in it."""
+def member_group(process_group: Group, operation: str, depth: int = 1) -> ProcessGroup | None:
+    """Return the group to work in; ``None``, after a warning, where this rank is not in it.
+
+    `depth` is the number of this library's functions between here and the user's call.
+    """
     if process_group is None:
         return default_group()
     if isinstance(process_group, ProcessGroup):
@@ -153,7 +156,7 @@ def member_group(process_group: Group, operation: str) -> ProcessGroup | None:
         rank = -1 if world is None else world._rank
         warnings.warn(
             f"Running {operation} on global rank {rank} which does not belong to the given group.",
-            stacklevel=3,
+            stacklevel=depth + 2,
         )
         return None
     raise TypeError(

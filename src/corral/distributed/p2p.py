@@ -289,7 +289,7 @@ def _resolve_send(
     dst: int | None, group: Group, tag: int, group_dst: int | None
 ) -> tuple[ProcessGroup | None, int]:
     """Do all that `send` does not: other groups, group ranks, tags, and errors."""
-    pg = groups.member_group(group, "send")
+    pg = groups.member_group(group, "send", 2)
     if pg is None:
         return None, -1
     peer = groups.resolve_rank(pg, dst, group_dst, "dst", "send")
@@ -300,7 +300,7 @@ def _resolve_send(
 
 def _recv(tensor: Any, src: int | None, group: Group, tag: int, group_src: int | None) -> int:
     """Do all that `recv` does not."""
-    pg = groups.member_group(group, "recv")
+    pg = groups.member_group(group, "recv", 2)
     if pg is None:
         return -1
     peer = None

@@ -143,12 +143,13 @@ class Work:
         if lock is None:
             return
         with lock:
-            finish, self._finish = self._finish, None
-            if finish is not None:
-                try:
-                    finish()
-                except BaseException as error:
-                    self._error = error
+            if self._finish is None:
+                return
+            try:
+                self._finish()
+            except BaseException as error:
+                self._error = error
+            self._finish = None  # only now: whoever sees this may read the arrays
 
     def __await__(self) -> Generator[Any, None, list[Any]]:
         if not self.is_completed():
