@@ -1,0 +1,1 @@
+"""What corral costs, measured beside what else does the same work. Run with ``python -m benchmarks``."""

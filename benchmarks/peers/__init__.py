@@ -1,0 +1,1 @@
+"""How each contender does the work: programs that are run as ranks and obey the runner."""
