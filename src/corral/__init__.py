@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from corral import distributed as distributed
-    from corral.arrays import empty as empty
+    from corral.backends.shm_arrays import empty as empty
     from corral.distributed.errors import DistBackendError as DistBackendError
     from corral.distributed.errors import DistError as DistError
     from corral.distributed.errors import DistNetworkError as DistNetworkError
@@ -41,7 +41,7 @@ _EXPORTS = {
     "PeerLostError": "corral.distributed.errors",
     "TensorDict": "corral.tensordict",
     "cat": "corral.tensordict",
-    "empty": "corral.arrays",
+    "empty": "corral.backends.shm_arrays",
     "gather": "corral.functional",
     "gather_and_stack": "corral.functional",
     "launch": "corral.launch",

@@ -153,6 +153,28 @@ def test_read_only_and_overlapping_numpy_are_refused():
     assert writable(stride(a, (2, 3), (0, 8))[:1])[1] is None  # one row of an expanded array is whole
 
 
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_interleaved_dimensions_do_not_overlap(library):
+    a = np.zeros(8)
+    target = np.lib.stride_tricks.as_strided(a, (3, 2), (16, 24))
+    if library == "torch":
+        target = torch.from_numpy(a).as_strided((3, 2), (2, 3))
+    buffer, finish = writable(target)
+    host(buffer)[...] = np.arange(6).reshape(3, 2)
+    finish()
+    assert np.array_equal(np.asarray(target), np.arange(6).reshape(3, 2))
+
+
+def test_tensors_of_many_dimensions():
+    t = torch.arange(512.0).reshape([2] * 9).permute(*range(8, -1, -1))
+    assert readable(t).tolist() == t.flatten().tolist()
+    target = torch.zeros([2] * 9).permute(*range(8, -1, -1))
+    buffer, finish = writable(target)
+    host(buffer)[...] = host(readable(t))
+    finish()
+    assert torch.equal(target, t)
+
+
 def test_plain_tensors_are_not_touched():
     base = torch.arange(24.0).reshape(2, 3, 4)
     for t in (base, base.permute(2, 0, 1), base[:, ::2], base[0, 0, 0], base[:0]):

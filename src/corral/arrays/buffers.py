@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from corral.arrays.overlap import Extent, overlaps_itself, share_memory
+from corral.arrays.overlap import Extent, is_nested, overlaps_itself, share_memory
 
 __all__ = ["NATIVE", "check_distinct", "readable", "register_torch", "writable"]
 
@@ -234,14 +234,13 @@ def _numpy_write(array: np.ndarray[Any, Any], name: str) -> tuple[Buffer, Finish
     plain = _plain_numpy(array, name)
     if not plain.flags.writeable:
         raise refuse_read_only(array, name)
-    if not plain.flags.forc and overlaps_itself(plain.shape, plain.strides, plain.itemsize):
+    nested = plain.flags.forc or is_nested(plain.shape, plain.strides, plain.itemsize)
+    if not nested and overlaps_itself(plain.shape, plain.strides, plain.itemsize):
         raise refuse_overlap(array, name)
-    if plain.dtype in NATIVE:
-        return plain, None
-    native = _native_dtype(plain.dtype, name)
-    if native is None:
+    native = None if plain.dtype in NATIVE else _native_dtype(plain.dtype, name)
+    if nested and native is None:
         return _numpy_bits(plain), None
-    staging = np.empty(plain.shape, native)
+    staging = np.empty(plain.shape, native or plain.dtype)
 
     def finish() -> None:
         plain[...] = staging

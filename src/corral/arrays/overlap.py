@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["Extent", "overlaps_itself", "share_memory"]
+__all__ = ["Extent", "is_nested", "overlaps_itself", "share_memory"]
 
 
 class Extent(NamedTuple):
@@ -50,6 +50,30 @@ class Extent(NamedTuple):
         return low, high + self.itemsize
 
 
+def is_nested(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> bool:
+    """Whether each dimension steps over all that the smaller ones span, so that surely no elements overlap.
+
+    Almost every array is like this; the core writes only into such.
+
+    Examples
+    --------
+    >>> is_nested((3, 4), (8, 24), 8)  # transposed
+    True
+    >>> is_nested((3, 2), (16, 24), 8)  # interleaved: no overlap, but it takes a closer look to see that
+    False
+    """
+    if itemsize == 0 or 0 in shape:
+        return True
+    reach = itemsize
+    for step, length in sorted(
+        (abs(step), length) for length, step in zip(shape, strides, strict=True) if length > 1
+    ):
+        if step < reach:
+            return False
+        reach += step * (length - 1)
+    return True
+
+
 def overlaps_itself(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> bool:
     """Whether two elements of an array share memory.
 
@@ -71,18 +95,11 @@ def overlaps_itself(shape: Sequence[int], strides: Sequence[int], itemsize: int)
     >>> overlaps_itself((3, 2), (16, 24), 8)  # interleaved, but never twice the same place
     False
     """
-    if itemsize == 0 or 0 in shape:
+    if is_nested(shape, strides, itemsize):
         return False
-    dims = sorted((abs(step), length) for length, step in zip(shape, strides, strict=True) if length > 1)
-    reach = itemsize  # bytes that the dimensions so far span
-    nested = True
-    for step, length in dims:
-        if step == 0:
-            return True
-        nested = nested and step >= reach
-        reach += step * (length - 1)
-    if nested:
-        return False
+    dims = [(step, length) for length, step in zip(shape, strides, strict=True) if length > 1]
+    if any(step == 0 for step, _ in dims):
+        return True
     offsets = np.zeros(1, np.int64)
     for step, length in dims:
         offsets = np.add.outer(offsets, np.arange(length, dtype=np.int64) * step).ravel()

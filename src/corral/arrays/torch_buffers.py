@@ -12,7 +12,7 @@ from corral.arrays.buffers import (
     refuse_overlap,
     wrap,
 )
-from corral.arrays.overlap import Extent, overlaps_itself
+from corral.arrays.overlap import Extent, is_nested, overlaps_itself
 
 __all__ = ["register", "subclass_handler"]
 
@@ -25,6 +25,7 @@ _CORE_DTYPES = frozenset(
     )
     if (dtype := getattr(torch, name, None)) is not None
 )
+_CORE_DIMENSIONS = 8
 _strided = torch.strided
 
 
@@ -46,6 +47,8 @@ def _read(tensor: torch.Tensor, name: str) -> Buffer:
             tensor = _to_host(tensor.detach(), name)
     if tensor.is_neg() or (tensor.is_complex() and tensor.is_conj()) or tensor._is_zerotensor():
         tensor = _materialize(tensor)
+    if tensor.ndim > _CORE_DIMENSIONS:
+        tensor = tensor.detach().reshape(-1)
     if tensor.dtype in _CORE_DTYPES:
         return tensor
     if tensor.is_quantized:
@@ -55,12 +58,17 @@ def _read(tensor: torch.Tensor, name: str) -> Buffer:
 
 def _write(tensor: torch.Tensor, name: str) -> tuple[Buffer, Finish | None]:
     if tensor.layout is _strided:
-        if not tensor.is_contiguous() and overlaps_itself(
-            tensor.shape, [s * tensor.itemsize for s in tensor.stride()], tensor.itemsize
-        ):
-            raise refuse_overlap(tensor, name)
+        direct = tensor.is_contiguous()
+        if not direct:
+            size = tensor.itemsize
+            strides = [step * size for step in tensor.stride()]
+            direct = is_nested(tensor.shape, strides, size)
+            if not direct and overlaps_itself(tensor.shape, strides, size):
+                raise refuse_overlap(tensor, name)
         if (
-            tensor.is_cpu
+            direct
+            and tensor.ndim <= _CORE_DIMENSIONS
+            and tensor.is_cpu
             and not (tensor.is_complex() and tensor.is_conj())
             and not tensor.is_neg()
             and not tensor._is_zerotensor()
