@@ -17,7 +17,7 @@ _TEAMS = {
 
 
 def draw(found: dict[str, Any], path: Path) -> bool:
-    """Draw `found` (see :func:`benchmarks.report.as_json`) into a PNG; return whether there was anything to draw."""
+    """Draw `found`, as `benchmarks.report.as_json` returns it; return whether there was anything to draw."""
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -22,10 +22,11 @@ _VERDICT = {True: "[green]pass[/]", False: "[red]MISS[/]", None: "[yellow]not me
 
 def time_text(seconds: float) -> str:
     """Return `seconds` in the unit that a reader would choose, with three digits."""
-    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= scale:
-            return f"{seconds / scale:.3g} {unit}" if seconds / scale < 1000 else f"{seconds / scale:.0f} {unit}"
-    return f"{seconds * 1e6:.3g} µs"
+    scale, unit = next(
+        ((scale, unit) for scale, unit in ((1.0, "s"), (1e-3, "ms")) if seconds >= scale), (1e-6, "µs")
+    )
+    value = seconds / scale
+    return f"{value:.3g} {unit}" if value < 1000 else f"{value:.0f} {unit}"
 
 
 def verdicts(outcomes: Sequence[Outcome], limits: Sequence[Limit]) -> list[bool | None]:

@@ -88,7 +88,7 @@ class Teams:
 
 def _time(team: Team, calls: int) -> float:
     """Return the seconds that the slowest rank took for `calls` steps."""
-    return max(answer["seconds"] for answer in team.ask("time", calls=calls))
+    return max(float(answer["seconds"]) for answer in team.ask("time", calls=calls))
 
 
 def _calibrate(team: Team, seconds: float) -> int:

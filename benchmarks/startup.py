@@ -87,7 +87,8 @@ def startup(repeats: int, tell: Callable[[str], None] = lambda text: None) -> li
             seconds, size = _import_cost(statement, repeats)
             return [seconds * 1e3, size / 1e6]
 
-        measured([(f"{title}, after numpy: time", "ms", 60), (f"{title}, after numpy: memory", "MB", 12)], cost)
+        titles = f"{title}, after numpy: time", f"{title}, after numpy: memory"
+        measured([(titles[0], "ms", 60), (titles[1], "MB", 12)], cost)
     measured(
         [(f"segments of {_SEGMENT_RANKS} idle ranks, in all", "MB", 16)],
         lambda: [_segments(_SEGMENT_RANKS) / 1e6],

@@ -65,18 +65,14 @@ class Workload:
 
     def stack(self, senders: int) -> dict[Key, np.ndarray]:
         """Allocate the receiving side: one row for each sender, every page touched."""
-        return {
-            key: np.zeros((senders, *leaf.shape), leaf.dtype) for key, leaf in self.leaves.items()
-        }
+        return {key: np.zeros((senders, *leaf.shape), leaf.dtype) for key, leaf in self.leaves.items()}
 
     def check(self, stacked: dict[Key, np.ndarray], ranks: range, version: int) -> None:
         """Raise unless row *i* of every leaf is, byte for byte, what ``ranks[i]`` sends in `version`."""
         for row, rank in enumerate(ranks):
             for key, array in self.rows(rank, version).items():
                 got = np.ascontiguousarray(stacked[key][row])
-                if not np.array_equal(
-                    got.reshape(-1).view(np.uint8), array.reshape(-1).view(np.uint8)
-                ):
+                if not np.array_equal(got.reshape(-1).view(np.uint8), array.reshape(-1).view(np.uint8)):
                     raise AssertionError(f"{self.name}: leaf {key}, rank {rank}: wrong values arrived")
 
 

@@ -40,9 +40,12 @@ class Corral(Contender):
 
     def job(self, kind: str, workload: Workload) -> Job:
         """Prepare this rank's part of a case."""
-        return {"gather_and_stack": GatherAndStack, "send_recv": PingPong, "gather_object": GatherObject}[
-            kind
-        ](self, workload)
+        kinds: dict[str, Callable[[Corral, Workload], Job]] = {
+            "gather_and_stack": GatherAndStack,
+            "send_recv": PingPong,
+            "gather_object": GatherObject,
+        }
+        return kinds[kind](self, workload)
 
     def close(self) -> None:
         """Leave the group."""

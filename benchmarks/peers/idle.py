@@ -1,8 +1,8 @@
 """How much shared memory idle ranks hold: ``python -m benchmarks.peers.idle RANKS`` prints bytes.
 
-Pages, not sizes: a segment costs what has been touched. A page may be seen in two ways, through an open file
-(``fstat`` counts the blocks of the whole segment) and through a mapping (``smaps`` shares each page out among the
-processes that have it mapped); the larger of the two sums counts.
+Pages, not sizes: a segment costs what has been touched. A page may be seen in two ways, through an open
+file (``fstat`` counts the blocks of the whole segment) and through a mapping (``smaps`` shares each page out
+among the processes that have it mapped); the larger of the two sums counts.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def main(ranks: int) -> int:
     """Start `ranks` ranks that do nothing and return the bytes that their segments occupy."""
     import corral
 
-    held = corral.launch(_rank, ranks)
+    held: list[tuple[dict[str, int], int]] = corral.launch(_rank, ranks)
     blocks: dict[str, int] = {}
     for opened, _ in held:
         blocks |= opened

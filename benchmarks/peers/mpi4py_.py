@@ -1,13 +1,14 @@
 """mpi4py over Open MPI: one ``Gather`` for each leaf, into arrays that are prepared once.
 
-MPI's gather has a row for every rank, so the root contributes one too, which its library copies into place.
-``python -m benchmarks.peers.mpi4py_ in_place`` spares it that copy: the root passes ``MPI.IN_PLACE`` and row 0
-is left alone, which is the least that MPI can do for a ``gather_and_stack``.
+MPI's gather has a row for every rank, so the root contributes one too, which its library copies into
+place. ``python -m benchmarks.peers.mpi4py_ in_place`` spares it that copy: the root passes ``MPI.IN_PLACE``
+and row 0 is left alone, which is the least that MPI can do for a ``gather_and_stack``.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -32,9 +33,12 @@ class Mpi(Contender):
 
     def job(self, kind: str, workload: Workload) -> Job:
         """Prepare this rank's part of a case."""
-        return {"gather_and_stack": GatherLeaves, "send_recv": PingPong, "gather_object": GatherObject}[kind](
-            self, workload
-        )
+        kinds: dict[str, Callable[[Mpi, Workload], Job]] = {
+            "gather_and_stack": GatherLeaves,
+            "send_recv": PingPong,
+            "gather_object": GatherObject,
+        }
+        return kinds[kind](self, workload)
 
 
 class GatherLeaves(Job):
