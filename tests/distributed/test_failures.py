@@ -1,0 +1,101 @@
+"""Ranks that die, leave or do not come: an error that names them, soon, and nobody hangs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+from ranks import run
+
+import corral.distributed as dist
+
+KILLED = {2: -signal.SIGKILL}
+
+
+def _killed(rank, size, operation):
+    group = dist.new_group([2, 1, 0])
+    dist.barrier()
+    if rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    a = np.zeros(3)
+    rows = [np.zeros(3) for _ in range(size)] if rank == 0 else None
+    calls = {
+        "recv": lambda: dist.recv(a, 2),
+        "irecv": lambda: dist.irecv(a, 2).wait(),
+        "barrier": lambda: dist.barrier(group),
+        "ibarrier": lambda: dist.barrier(group, async_op=True).wait(),
+        "gather": lambda: dist.gather(a, rows),
+        "gather_object": lambda: dist.gather_object(1, None if rows is None else [None] * size),
+        "large send": lambda: dist.send(np.zeros(1 << 20), 2),
+        "new_group": lambda: dist.new_group([0, 2]),
+    }
+    started = time.monotonic()
+    needs_it = rank == 0 or "gather" not in operation
+    if needs_it:
+        with pytest.raises(dist.PeerLostError, match=r"rank 2 .*(SIGKILL|gone|ended|lost)") as caught:
+            calls[operation]()
+        assert caught.value.ranks == (2,)
+    else:  # it has only to send: whether it learns of the loss depends on who was first
+        try:
+            calls[operation]()
+        except dist.PeerLostError as error:
+            assert error.ranks == (2,)
+    took = time.monotonic() - started
+    # The two survivors can still talk.
+    if rank == 0:
+        dist.recv(a, 1)
+    elif rank == 1:
+        dist.send(a, 0)
+    return took
+
+
+@pytest.mark.parametrize(
+    "operation",
+    ["recv", "irecv", "barrier", "ibarrier", "gather", "gather_object", "large send", "new_group"],
+)
+def test_a_killed_rank_is_named_within_a_second(operation):
+    took = run(_killed, 3, operation, exits=KILLED)
+    assert max(t for t in took if t is not None) < 1.5
+
+
+def _leaves_early(rank, size):
+    group = dist.new_group([1, 2], use_local_synchronization=True) if rank else None
+    if rank == 2:
+        return  # before the subgroup's first collective
+    if rank == 1:
+        with pytest.raises(dist.PeerLostError, match="rank 2"):
+            dist.barrier(group)
+        dist.send(np.zeros(1), 0)
+    else:
+        dist.recv(np.zeros(1), 1)
+
+
+def test_a_rank_that_leaves_before_a_subgroups_first_collective():
+    run(_leaves_early, 3)
+
+
+def _times_out(rank, size):
+    if rank == 0:
+        for call in (
+            lambda: dist.recv(np.zeros(3), 1),
+            lambda: dist.barrier(timeout=0.2),
+            lambda: dist.gather(np.zeros(1), [np.zeros(1), np.zeros(1)], async_op=True).wait(0.2),
+        ):
+            started = time.monotonic()
+            with pytest.raises(dist.DistTimeoutError, match=r"rank 1") as caught:
+                call()
+            assert 0.15 < time.monotonic() - started < 2
+            assert isinstance(caught.value, TimeoutError)
+        dist.send(np.zeros(1), 1, tag=5)
+    else:
+        group_timeout = dist.group.WORLD.backend.timeout
+        assert group_timeout == 0.3
+        request = dist.irecv(np.zeros(1), 0, tag=5)
+        assert request.wait(20)
+
+
+def test_a_timeout_says_who_is_missing():
+    run(_times_out, 2, group_timeout=0.3)
