@@ -346,7 +346,10 @@ void Engine::lose(uint32_t peer) {
         }
     for (auto& c : std::vector(collectives_)) {
         auto& members = c->group.members;
-        if (std::find(members.begin(), members.end(), peer) != members.end()) fail_collective(c, why, true);
+        if (std::find(members.begin(), members.end(), peer) == members.end()) continue;
+        // The messages that failed above tell who needs the lost rank itself; who does not need it any more, because it
+        // did its part before it went, goes on.
+        if (never_called(peer, *c)) fail_collective(c, why, true);
     }
 }
 

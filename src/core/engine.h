@@ -167,7 +167,9 @@ class Engine {
 
     // groups.cpp: collectives
     void log_call(Collective& collective, uint32_t state);
-    void fail_collective(const std::shared_ptr<Collective>& collective, Failure failure, bool tell);
+    // By value: the caller's pointer may be one of those that this resets.
+    void fail_collective(std::shared_ptr<Collective> collective, Failure failure, bool tell);
+    bool never_called(uint32_t rank, const Collective& collective) const;
     void abort_arrived(uint32_t peer, const Message& m, const std::byte* payload, uint32_t bytes);
     void check_calls(Collective& collective);
     bool step_collectives();

@@ -46,7 +46,7 @@ void Engine::start(const std::shared_ptr<Collective>& c) {
     }
     if (!g.aborted.empty()) g.aborted.erase(g.aborted.begin(), g.aborted.lower_bound(c->sequence));
     for (uint32_t member : g.members)
-        if (member != rank_ && peers_[member].lost) {
+        if (member != rank_ && peers_[member].lost && never_called(member, *c)) {
             collectives_.push_back(c);
             g.active = c;
             return fail_collective(c, {Reason::peer_lost, static_cast<int32_t>(member)}, true);
@@ -87,7 +87,7 @@ bool Engine::step_collectives() {
     return any;
 }
 
-void Engine::fail_collective(const std::shared_ptr<Collective>& c, Failure failure, bool tell) {
+void Engine::fail_collective(std::shared_ptr<Collective> c, Failure failure, bool tell) {
     if (c->done.load(std::memory_order_relaxed)) return;
     log_call(*c, 3);
     if (c->group.active == c) c->group.active.reset();
@@ -217,6 +217,13 @@ bool Engine::last_call_of(uint32_t rank, uint64_t context, uint64_t& sequence, C
         }
     }
     return found;
+}
+
+// Whether a rank that is gone went before this call. One that went after it may have done its part.
+bool Engine::never_called(uint32_t rank, const Collective& c) const {
+    Call call;
+    uint64_t sequence = 0;
+    return !last_call_of(rank, c.context, sequence, call) || sequence < c.sequence;
 }
 
 // Ranks that wait for each other without sending anything show no mismatch by their messages; their logs do.

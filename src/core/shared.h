@@ -56,7 +56,7 @@ struct alignas(line) CallRecord {
     std::atomic<uint32_t> leaves;
     std::atomic<uint32_t> state;  // 1 running, 2 done, 3 failed
 };
-constexpr uint32_t call_records = 32;
+constexpr uint32_t call_records = 128;
 
 // What a rank has been waiting for since it fell asleep.
 struct alignas(line) Activity {

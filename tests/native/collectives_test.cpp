@@ -1,0 +1,152 @@
+// Collectives: values, uneven sizes, verdicts, mismatches and lost ranks, and that a group goes on after each.
+#include <algorithm>
+
+#include "harness.h"
+
+using namespace corral;
+using namespace corral::test;
+
+namespace {
+
+Failure run(Engine& engine, const std::shared_ptr<Collective>& op) {
+    engine.start(op);
+    return engine.wait(op, patience, {});
+}
+
+std::shared_ptr<Gather> gather_of(Group& group, Code code, int32_t root, std::vector<unsigned char>& own,
+                                  std::vector<std::vector<unsigned char>>& into, uint64_t type = 1) {
+    auto op = std::make_shared<Gather>(group, code, root);
+    op->own.add(own.data(), own.size());
+    op->fingerprint = {type, 0};
+    if (static_cast<uint32_t>(root) == group.rank)
+        for (auto& memory : into) {
+            Spans spans;
+            spans.add(memory.data(), memory.size());
+            op->into.push_back(spans);
+            op->expected.push_back({1, 0});
+        }
+    return op;
+}
+
+bool same(const std::vector<std::byte>& got, const std::vector<unsigned char>& expected) {
+    return std::equal(got.begin(), got.end(), expected.begin(), expected.end(),
+                      [](std::byte a, unsigned char b) { return static_cast<unsigned char>(a) == b; });
+}
+
+void values(uint32_t n, bool direct) {
+    Ranks ranks(n, direct);
+    ranks.run([n](uint32_t me, Engine& engine, Group& group) {
+        for (uint32_t round = 0; round < 12; ++round) {
+            auto root = static_cast<int32_t>(round % n);
+            CHECK(!run(engine, std::make_shared<Barrier>(group)));
+            // Sizes differ from rank to rank and cross the thresholds.
+            auto size = [&](uint32_t rank) -> size_t { return (rank * 7919 + round * 104729) % 250'000; };
+            auto own = pattern(size(me), me * 100 + round);
+            std::vector<std::vector<unsigned char>> into;
+            for (uint32_t r = 0; r < n; ++r) into.emplace_back(size(r));
+            auto op = gather_of(group, Code::gather, root, own, into);
+            CHECK(!run(engine, op));
+            CHECK(op->verdict.status == 0);
+            if (static_cast<uint32_t>(root) == me)
+                for (uint32_t r = 0; r < n; ++r) CHECK(into[r] == pattern(size(r), r * 100 + round));
+            auto unknown = gather_of(group, Code::gather_bytes, root, own, into);
+            CHECK(!run(engine, unknown));
+            if (static_cast<uint32_t>(root) == me)
+                for (uint32_t r = 0; r < n; ++r) {
+                    auto expected = pattern(size(r), r * 100 + round);
+                    CHECK(same(unknown->made[r], expected));
+                }
+            auto broadcast = std::make_shared<Broadcast>(group, root);
+            auto data = pattern(size(root), round);
+            if (static_cast<uint32_t>(root) == me) broadcast->own.add(data.data(), data.size());
+            CHECK(!run(engine, broadcast));
+            if (static_cast<uint32_t>(root) != me)
+                CHECK(same(broadcast->made, data));
+        }
+    });
+}
+
+void verdicts(bool direct) {
+    Ranks ranks(3, direct);
+    ranks.run([](uint32_t me, Engine& engine, Group& group) {
+        for (size_t bytes : {size_t{100}, size_t{300'000}}) {
+            std::vector<unsigned char> own(me == 2 ? bytes + 1 : bytes, 3);
+            std::vector<std::vector<unsigned char>> into(3, std::vector<unsigned char>(bytes, 9));
+            auto wrong = gather_of(group, Code::gather, 0, own, into);
+            CHECK(!run(engine, wrong));
+            CHECK(wrong->verdict.status == 1 && wrong->verdict.rank == 2);
+            CHECK(wrong->verdict.actual == bytes + 1 && wrong->verdict.expected == bytes);
+            own.resize(bytes);
+            auto types = gather_of(group, Code::gather, 0, own, into, me == 1 ? 5 : 1);
+            CHECK(!run(engine, types));
+            CHECK(types->verdict.status == 2 && types->verdict.rank == 1);
+            for (auto& memory : into)
+                for (auto b : memory) CHECK(b == 9);
+            auto right = gather_of(group, Code::gather, 0, own, into);
+            CHECK(!run(engine, right) && right->verdict.status == 0);
+        }
+    });
+}
+
+void mismatches(bool direct) {
+    Ranks ranks(3, direct);
+    ranks.run([](uint32_t me, Engine& engine, Group& group) {
+        std::vector<unsigned char> own(300'000, 3);
+        std::vector<std::vector<unsigned char>> into(3, std::vector<unsigned char>(300'000));
+        for (int round = 0; round < 5; ++round) {
+            // One rank calls something else; nobody hangs, whoever it is.
+            bool odd = static_cast<int>(me) == round % 3;
+            Failure f = odd ? run(engine, std::make_shared<Barrier>(group))
+                            : run(engine, gather_of(group, Code::gather, (round + 1) % 3, own, into));
+            CHECK(f.reason == Reason::mismatch);
+            // All wait to be told something: only their logs differ.
+            f = run(engine, gather_of(group, Code::gather, static_cast<int32_t>(me), own, into));
+            CHECK(f.reason == Reason::mismatch);
+            CHECK(!run(engine, std::make_shared<Barrier>(group)));
+        }
+    });
+}
+
+void losses(bool direct) {
+    Ranks ranks(3, direct);
+    ranks.run([](uint32_t me, Engine& engine, Group& group) {
+        CHECK(!run(engine, std::make_shared<Barrier>(group)));
+        if (me == 1) return engine.leave();
+        std::vector<unsigned char> own(10, 3);
+        std::vector<std::vector<unsigned char>> into(3, std::vector<unsigned char>(10));
+        for (int round = 0; round < 3; ++round) {
+            Failure f = round % 2 ? run(engine, std::make_shared<Barrier>(group))
+                                  : run(engine, gather_of(group, Code::gather, 0, own, into));
+            CHECK(f.reason == Reason::peer_lost && f.rank == 1);
+        }
+    });
+}
+
+void subgroups() {
+    Ranks ranks(4, true);
+    ranks.run([](uint32_t me, Engine& engine, Group&) {
+        std::vector<uint32_t> members = me % 2 ? std::vector<uint32_t>{3, 1} : std::vector<uint32_t>{2, 0};
+        Group* group = engine.add_group(100 + me % 2, members);
+        CHECK(group && !engine.add_group(100 + me % 2, members));
+        for (int i = 0; i < 50; ++i) {
+            std::vector<unsigned char> own(1, static_cast<unsigned char>(me));
+            std::vector<std::vector<unsigned char>> into(2, std::vector<unsigned char>(1));
+            CHECK(!run(engine, gather_of(*group, Code::gather, i % 2, own, into)));
+            if (static_cast<uint32_t>(i % 2) == group->rank)
+                for (size_t r = 0; r < 2; ++r) CHECK(into[r][0] == members[r]);
+        }
+    });
+}
+
+}  // namespace
+
+int main() {
+    for (bool direct : {true, false}) {
+        for (uint32_t n : {1u, 2u, 3u, 5u}) values(n, direct);
+        verdicts(direct);
+        mismatches(direct);
+        losses(direct);
+    }
+    subgroups();
+    std::puts("collectives: passed");
+}
