@@ -117,7 +117,25 @@ def _collect(ends: list[Any], processes: list[Any], timeout: float, exits: Mappi
     return [results.get(rank) for rank in range(len(processes))]
 
 
-DTYPES = ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16", "M8[us]", ">f4", "U2"]
+DTYPES = [
+    "?",
+    "i1",
+    "i2",
+    "i4",
+    "i8",
+    "u1",
+    "u2",
+    "u4",
+    "u8",
+    "f2",
+    "f4",
+    "f8",
+    "c8",
+    "c16",
+    "M8[us]",
+    ">f4",
+    "U2",
+]
 LAYOUTS = ["rows", "columns", "reversed", "gaps", "column"]
 
 

@@ -58,13 +58,22 @@ def _pass_around(group, ranks):
 
 
 def _subgroups(rank, size):
-    cases = [([3, 1], True), ([3, 1], False), ([4, 0, 2], False), ([2, 4, 0], True), ([2], True), (None, True)]
+    cases = [
+        ([3, 1], True),
+        ([3, 1], False),
+        ([4, 0, 2], False),
+        ([2, 4, 0], True),
+        ([2], True),
+        (None, True),
+    ]
     for ranks, sort in cases:
         group = dist.new_group(ranks, sort_ranks=sort)
         expected = list(range(size)) if ranks is None else sorted(ranks) if sort else ranks
         if rank not in expected:
             assert group == NOWHERE
-            with pytest.warns(UserWarning, match=f"Running barrier on global rank {rank} which does not belong"):
+            with pytest.warns(
+                UserWarning, match=f"Running barrier on global rank {rank} which does not belong"
+            ):
                 dist.barrier(group)
             with pytest.warns(UserWarning, match="Running gather"):
                 dist.gather(np.zeros(1), dst=0, group=group)
