@@ -42,7 +42,7 @@ def _killed(rank, size, operation):
         try:
             calls[operation]()
         except dist.PeerLostError as error:
-            assert error.ranks == (2,)
+            assert error.ranks == (2,)  # noqa: PT017
     took = time.monotonic() - started
     # The two survivors can still talk.
     if rank == 0:

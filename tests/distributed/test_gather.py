@@ -126,7 +126,7 @@ def _objects(rank, size):
         b"bytes",
         [1, [2, (3, {4})]],
         {"a": {"b": (1,)}, 3: None},
-        datetime.datetime(2026, 1, 2, tzinfo=datetime.timezone.utc),
+        datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC),
         {"array": np.arange(rank + 1.0), "names": np.array(["x"] * rank)},
         "x" * (rank * 1_000_000),
     ]
