@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -269,6 +268,8 @@ class Future:
             try:
                 callback(self)
             except Exception:
+                import logging
+
                 logging.getLogger("corral").exception("a callback of a future failed")
 
 
