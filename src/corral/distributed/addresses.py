@@ -1,7 +1,8 @@
 """Where the ranks of a job meet: what ``init_method`` means, and the name that it stands for.
 
 On one host an address needs no port that anyone listens on, nor a file that anyone writes: it is only a name
-that all ranks of a job know and no other job uses. So torchrun's own listener on ``MASTER_PORT`` is left alone.
+that all ranks of a job know and no other job uses. So torchrun's own listener on ``MASTER_PORT`` is left
+alone.
 """
 
 from __future__ import annotations
@@ -100,8 +101,8 @@ def resolve(
 def place(address: str) -> bytes:
     """Return the name of the abstract socket that an address stands for.
 
-    It depends on the user, so that two users never meet. All names of this host are one: as with a listener on
-    every interface, the port alone tells jobs apart. What follows a ``#`` counts as well.
+    It depends on the user, so that two users never meet. All names of this host are one: as with a listener
+    on every interface, the port alone tells jobs apart. What follows a ``#`` counts as well.
 
     Examples
     --------
@@ -134,8 +135,8 @@ def check_local(address: str) -> None:
         return
     if not any(_is_local(family, target) for family, _, _, _, target in found):
         raise ValueError(
-            f"cannot meet at {address}: {host} is another host, and the ranks that meet here, such as those of "
-            "the shm backend, are processes of one host; use 127.0.0.1 (MASTER_ADDR under env://)"
+            f"cannot meet at {address}: {host} is another host, and the ranks that meet here, such as those "
+            "of the shm backend, are processes of one host; use 127.0.0.1 (MASTER_ADDR under env://)"
         )
 
 

@@ -1,4 +1,4 @@
-"""What ranks say to each other while they meet: frames on a local stream, checked before they are believed."""
+"""What ranks say to each other while they meet: frames on a local stream, checked before believed."""
 
 from __future__ import annotations
 
@@ -8,13 +8,7 @@ import socket
 import struct
 from collections.abc import Mapping, Sequence
 
-from corral.distributed.errors import (
-    DistBackendError,
-    DistNetworkError,
-    DistTimeoutError,
-    MismatchError,
-    PeerLostError,
-)
+from corral.distributed.errors import DistNetworkError, DistTimeoutError, MismatchError, PeerLostError
 
 __all__ = [
     "MAX_FAILURE",
@@ -53,12 +47,7 @@ MAX_RANKS = 1 << 16
 MAX_HELLO = _HELLO.size + MAX_PAYLOAD
 MAX_FAILURE = 1 << 14
 
-_ERRORS: tuple[type[DistBackendError] | type[DistNetworkError], ...] = (
-    DistTimeoutError,
-    PeerLostError,
-    MismatchError,
-    DistNetworkError,
-)
+_ERRORS: tuple[type[Exception], ...] = (DistTimeoutError, PeerLostError, MismatchError, DistNetworkError)
 
 
 class Malformed(Exception):
@@ -125,7 +114,8 @@ class Connection:
         if len(self._incoming) < _HEADER.size:
             return False
         _, _, length = _HEADER.unpack_from(self._incoming)
-        return bool(len(self._incoming) - _HEADER.size >= length)
+        ready: bool = len(self._incoming) - _HEADER.size >= length
+        return ready
 
     def frame(self, limit: int) -> tuple[Kind, bytes] | None:
         """Take the next whole frame out of what was read; ``None`` if there is none yet.
@@ -192,8 +182,8 @@ def parse_hello(body: bytes) -> tuple[int, int, bytes]:
     version, rank, world_size = _HELLO.unpack_from(body)
     if version != _VERSION:
         raise OtherVersion(
-            f"a rank speaks version {version} of the protocol, rank 0 version {_VERSION}: do all ranks run the "
-            "same version of corral?"
+            f"a rank speaks version {version} of the protocol, rank 0 version {_VERSION}: do all ranks run "
+            "the same version of corral?"
         )
     if not 0 < world_size <= MAX_RANKS or rank >= MAX_RANKS:
         raise Malformed(f"rank {rank} of {world_size}")
@@ -260,9 +250,10 @@ def parse_failure(body: bytes) -> Exception:
     if index >= len(_ERRORS):
         raise Malformed(f"a failure of kind {index}")
     message = body[_FAILURE.size :].decode(errors="replace")
-    if _ERRORS[index] is PeerLostError:
+    kind: type[Exception] = _ERRORS[index]
+    if kind is PeerLostError:
         return PeerLostError(message, () if rank == _NO_RANK else (rank,))
-    return _ERRORS[index](message)
+    return kind(message)
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
