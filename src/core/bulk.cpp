@@ -33,7 +33,7 @@ std::vector<std::byte> describe(const Description& d, const std::vector<RemoteRu
 }
 
 // The runs that a peer describes, or false if it makes no sense.
-bool read_description(pid_t pid, bool direct, const std::byte* payload, uint32_t bytes, Description& d,
+bool read_description(pid_t pid, bool direct, const std::byte* payload, size_t bytes, Description& d,
                       std::vector<RemoteRun>& runs) {
     if (bytes < sizeof d) return false;
     std::memcpy(&d, payload, sizeof d);
@@ -102,7 +102,7 @@ void Engine::answer_finish(uint32_t peer, uint64_t request, int error) {
 }
 
 void Engine::begin_pull(uint32_t peer, const std::shared_ptr<Receive>& receive, const Message& m,
-                        const std::byte* payload, uint32_t bytes) {
+                        const std::byte* payload, size_t bytes) {
     Peer& p = peers_[peer];
     Description d;
     std::vector<RemoteRun> runs;

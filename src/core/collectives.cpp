@@ -132,10 +132,10 @@ void Gather::decide(Engine& engine) {
         uint32_t status = 0;
         if (rows)
             status = print == expected[place] && total == into[place].total() ? 0 : 3;
-        else if (total != into[place].total())
-            status = 1;
         else if (!(print == expected[place]))
             status = 2;
+        else if (total != into[place].total())
+            status = 1;
         if (status == 1) verdict = {status, static_cast<int32_t>(r), total, into[place].total()};
         if (status == 2) verdict = {status, static_cast<int32_t>(r), print.low, expected[place].low};
         if (status == 3) verdict = {status, static_cast<int32_t>(r), 0, 0};

@@ -19,7 +19,7 @@ struct Group {
     std::vector<uint32_t> members;  // ranks of the job, in the group's order
     uint32_t rank = 0;              // this one's place among them
     uint64_t sequence = 0;          // of the next collective
-    std::shared_ptr<Collective> active;
+    std::map<uint64_t, std::shared_ptr<Collective>> active;  // by sequence: several may be under way
     std::map<uint64_t, Failure> aborted;  // collectives that a peer gave up before this rank called them
 };
 

@@ -139,9 +139,10 @@ class Engine {
 
     // matching.cpp: messages to operations
     void dispatch(uint32_t peer, const Message& m, const std::byte* payload, uint32_t bytes);
-    void arrive(uint32_t peer, const Message& m, const std::byte* payload, uint32_t bytes);
+    void arrive(uint32_t peer, const Message& m, const std::byte* payload, size_t bytes);
+    void send_to_self(const std::shared_ptr<Send>& send);
     void deliver(uint32_t peer, const std::shared_ptr<Receive>& receive, const Message& m, const Fingerprint& prefix,
-                 const std::byte* payload, uint32_t bytes);
+                 const std::byte* payload, size_t bytes);
     Failure check(const Receive& receive, const Message& m) const;
     bool claim_unexpected(uint32_t peer, Receive& receive, Arrival& out);
     void take(const std::shared_ptr<Receive>& receive);
@@ -154,7 +155,7 @@ class Engine {
     // bulk.cpp: large messages
     void offer(const std::shared_ptr<Send>& send);
     void begin_pull(uint32_t peer, const std::shared_ptr<Receive>& receive, const Message& m, const std::byte* payload,
-                    uint32_t bytes);
+                    size_t bytes);
     void accepted(uint32_t peer, const Message& m, const std::byte* payload, uint32_t bytes);
     void piece(uint32_t peer, const Message& m, const std::byte* payload, uint32_t bytes);
     void finished(uint32_t peer, const Message& m);

@@ -48,10 +48,10 @@ void Engine::start(const std::shared_ptr<Collective>& c) {
     for (uint32_t member : g.members)
         if (member != rank_ && peers_[member].lost && never_called(member, *c)) {
             collectives_.push_back(c);
-            g.active = c;
+            g.active[c->sequence] = c;
             return fail_collective(c, {Reason::peer_lost, static_cast<int32_t>(member)}, true);
         }
-    g.active = c;
+    g.active[c->sequence] = c;
     collectives_.push_back(c);
     // Messages that came before the call: one of another call with this number is a mismatch.
     for (uint32_t member : g.members)
@@ -78,7 +78,7 @@ bool Engine::step_collectives() {
         if (c->done.load(std::memory_order_relaxed)) {
             any = true;
             log_call(*c, c->failure ? 3 : 2);
-            if (c->group.active == c) c->group.active.reset();
+            c->group.active.erase(c->sequence);
             std::erase(collectives_, c);
             continue;
         }
@@ -90,7 +90,7 @@ bool Engine::step_collectives() {
 void Engine::fail_collective(std::shared_ptr<Collective> c, Failure failure, bool tell) {
     if (c->done.load(std::memory_order_relaxed)) return;
     log_call(*c, 3);
-    if (c->group.active == c) c->group.active.reset();
+    c->group.active.erase(c->sequence);
     std::erase(collectives_, c);
     finish(*c, failure);
     if (tell) {
@@ -141,13 +141,15 @@ void Engine::abort_arrived(uint32_t peer, const Message& m, const std::byte* pay
     else if (failure.reason == Reason::mismatch && failure.rank == static_cast<int32_t>(rank_))
         failure.rank = static_cast<int32_t>(peer);
     uint64_t sequence = sequence_of(m.match);
-    if (g.active && g.active->sequence == sequence) return fail_collective(g.active, failure, false);
+    if (auto active = g.active.find(sequence); active != g.active.end())
+        return fail_collective(active->second, failure, false);
     if (sequence >= g.sequence && sequence < g.sequence + 1024) g.aborted.emplace(sequence, failure);
 }
 
 void Engine::abort_group(Group& g) {
     Lock lock(mutex_);
-    if (g.active) fail_collective(g.active, {Reason::aborted, static_cast<int32_t>(rank_)}, true);
+    while (!g.active.empty())
+        fail_collective(g.active.begin()->second, {Reason::aborted, static_cast<int32_t>(rank_)}, true);
 }
 
 void Engine::log_call(Collective& c, uint32_t state) {

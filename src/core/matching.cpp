@@ -39,7 +39,7 @@ bool Engine::push_queue(uint32_t peer) {
 
 bool Engine::try_send(uint32_t peer, uint64_t context, uint64_t tag, uint64_t signature, const Spans& spans) {
     uint64_t total = spans.total();
-    if (total > geometry_.piece_bytes()) return false;
+    if (total > geometry_.piece_bytes() || peer == rank_) return false;
     Lock lock(mutex_);
     Peer& p = peers_[peer];
     if (p.lost || !p.queue.empty() || !p.out.room(static_cast<uint32_t>(total))) return false;
@@ -58,6 +58,7 @@ void Engine::start(const std::shared_ptr<Send>& send) {
     m.context = send->context;
     m.match = send->match;
     m.total = send->spans.total();
+    if (send->peer == static_cast<int32_t>(rank_)) return send_to_self(send);
     uint32_t head = send->prefixed ? sizeof(Fingerprint) : 0;
     if (m.total + head > geometry_.piece_bytes()) return offer(send);
     m.kind = Kind::eager;
@@ -71,6 +72,16 @@ void Engine::start(const std::shared_ptr<Send>& send) {
     out.head.resize(head);
     if (head) std::memcpy(out.head.data(), &send->prefix, head);
     post(send->peer, std::move(out));
+}
+
+// A message to oneself goes straight to the matching, as one that has just come in.
+void Engine::send_to_self(const std::shared_ptr<Send>& send) {
+    Message& m = send->message;
+    m.kind = Kind::eager;
+    std::vector<std::byte> copy(m.total);
+    send->spans.read(0, copy.data(), copy.size());
+    arrive(rank_, m, copy.data(), copy.size());
+    finish(*send);
 }
 
 bool Engine::claim_unexpected(uint32_t peer, Receive& receive, Arrival& out) {
@@ -100,8 +111,7 @@ void Engine::start(const std::shared_ptr<Receive>& receive) {
     uint32_t last = receive->peer < 0 ? size() - 1 : receive->peer;
     for (uint32_t r = first; r <= last; ++r) {
         if (!claim_unexpected(r, *receive, arrival)) continue;
-        deliver(r, receive, arrival.message, arrival.prefix, arrival.bytes.data(),
-                static_cast<uint32_t>(arrival.bytes.size()));
+        deliver(r, receive, arrival.message, arrival.prefix, arrival.bytes.data(), arrival.bytes.size());
         return;
     }
     if (receive->peer >= 0 && peers_[receive->peer].lost)
@@ -143,12 +153,11 @@ bool Engine::stale(uint32_t peer, const Message& m) {
     if (at == groups_.end()) return false;
     Group& g = *at->second;
     uint64_t sequence = sequence_of(m.match);
-    if (sequence < g.sequence && !(g.active && g.active->sequence == sequence)) return true;
-    if (g.active && g.active->sequence == sequence && g.active->signature != m.signature) {
-        fail_collective(g.active, {Reason::mismatch, static_cast<int32_t>(peer)}, true);
-        return true;
-    }
-    return false;
+    auto active = g.active.find(sequence);
+    if (active == g.active.end()) return sequence < g.sequence;
+    if (active->second->signature == m.signature) return false;
+    fail_collective(active->second, {Reason::mismatch, static_cast<int32_t>(peer)}, true);
+    return true;
 }
 
 void Engine::dispatch(uint32_t peer, const Message& m, const std::byte* payload, uint32_t bytes) {
@@ -164,7 +173,7 @@ void Engine::dispatch(uint32_t peer, const Message& m, const std::byte* payload,
     lose(peer);
 }
 
-void Engine::arrive(uint32_t peer, const Message& m, const std::byte* payload, uint32_t bytes) {
+void Engine::arrive(uint32_t peer, const Message& m, const std::byte* payload, size_t bytes) {
     Peer& p = peers_[peer];
     Fingerprint prefix;
     if (m.kind == Kind::eager) {
@@ -207,7 +216,7 @@ void Engine::arrive(uint32_t peer, const Message& m, const std::byte* payload, u
 }
 
 void Engine::deliver(uint32_t peer, const std::shared_ptr<Receive>& receive, const Message& m,
-                     const Fingerprint& prefix, const std::byte* payload, uint32_t bytes) {
+                     const Fingerprint& prefix, const std::byte* payload, size_t bytes) {
     receive->peer = static_cast<int32_t>(peer);
     if (receive->hold) {
         receive->arrival = {m, prefix, std::vector<std::byte>(payload, payload + bytes)};
@@ -228,8 +237,7 @@ void Engine::deliver(uint32_t peer, const std::shared_ptr<Receive>& receive, con
 void Engine::take(const std::shared_ptr<Receive>& receive) {
     receive->hold = false;
     Arrival arrival = std::move(receive->arrival);
-    deliver(receive->peer, receive, arrival.message, arrival.prefix, arrival.bytes.data(),
-            static_cast<uint32_t>(arrival.bytes.size()));
+    deliver(receive->peer, receive, arrival.message, arrival.prefix, arrival.bytes.data(), arrival.bytes.size());
 }
 
 void Engine::refuse(const std::shared_ptr<Receive>& receive) {

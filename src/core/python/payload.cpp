@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <string>
 
 #include "dlpack.h"
 
@@ -118,6 +120,15 @@ bool View::may_overlap() const {
 }
 
 uint64_t named_type(const char* name) {
+    // Types that DLPack knows and the buffer protocol does not: a tensor of them and such a buffer must match.
+    static const std::map<std::string, uint64_t> known = {
+        {"bfloat16", dlpack_type(4, 16)},       {"float8_e3m4", dlpack_type(7, 8)},
+        {"float8_e4m3", dlpack_type(8, 8)},     {"float8_e4m3b11fnuz", dlpack_type(9, 8)},
+        {"float8_e4m3fn", dlpack_type(10, 8)},  {"float8_e4m3fnuz", dlpack_type(11, 8)},
+        {"float8_e5m2", dlpack_type(12, 8)},    {"float8_e5m2fnuz", dlpack_type(13, 8)},
+        {"float8_e8m0fnu", dlpack_type(14, 8)},
+    };
+    if (auto at = known.find(name); at != known.end()) return at->second;
     uint64_t h = 0;
     for (; *name; ++name) h = mix(h, static_cast<unsigned char>(*name));
     return h | (1ull << 63);

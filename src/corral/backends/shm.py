@@ -129,10 +129,7 @@ class ShmBackend(Backend):
                 ShmRequest(self, start(kind == "send", buffers, _ANY if peer is None else peer, tag))
             )
         for request in requests:
-            # One of them is enough: the engine's own thread then makes progress for all.
-            if not request._request.done():
-                request._request.background()
-                break
+            request._request.background()
         return requests
 
     def barrier(self, timeout: float | None = None) -> None:
@@ -144,8 +141,7 @@ class ShmBackend(Backend):
         return self._in_background(self._group.ibarrier())
 
     def _in_background(self, request: _core.Request) -> ShmRequest:
-        if not request.done():
-            request.background()
+        request.background()
         return ShmRequest(self, request)
 
     def gather(

@@ -1,0 +1,32 @@
+"""Check that src/corral/_core.pyi is what the native module says it is; with --write, make it so."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from pathlib import Path
+
+from nanobind.stubgen import StubGen
+
+import corral._core
+
+PATH = Path(__file__).parent.parent / "src" / "corral" / "_core.pyi"
+
+
+def main() -> int:
+    generator = StubGen(corral._core)
+    generator.put(corral._core)
+    text = generator.get()
+    if "--write" in sys.argv[1:]:
+        PATH.write_text(text)
+        return 0
+    current = PATH.read_text() if PATH.exists() else ""
+    drift = list(difflib.unified_diff(current.splitlines(), text.splitlines(), str(PATH.name), "generated", lineterm=""))
+    print("\n".join(drift))
+    if drift:
+        print("the stub is out of date: run `make stubs`")
+    return bool(drift)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
