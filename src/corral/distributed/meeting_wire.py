@@ -113,9 +113,8 @@ class Connection:
         """Whether a whole frame, or one that cannot be right, has been read."""
         if len(self._incoming) < _HEADER.size:
             return False
-        _, _, length = _HEADER.unpack_from(self._incoming)
-        ready: bool = len(self._incoming) - _HEADER.size >= length
-        return ready
+        length = int(_HEADER.unpack_from(self._incoming)[2])
+        return len(self._incoming) - _HEADER.size >= length
 
     def frame(self, limit: int) -> tuple[Kind, bytes] | None:
         """Take the next whole frame out of what was read; ``None`` if there is none yet.

@@ -5,15 +5,16 @@ that all ranks were given, and the others are its guests. Such a socket has no f
 process that made it, however that ends. The kernel tells each end the other's user, and no other user may
 come in.
 
-Each guest says hello with its rank, its world size and its bytes, and is welcomed, or told why it is not. When
-all have come the host stops listening, and only then sends everyone's bytes to everyone: whoever leaves a
-meeting can go to the next one at the same address at once, and cannot mistake the old one for it.
+Each guest says hello with its rank, its world size and its bytes, and is welcomed, or told why it is not.
+When all have come the host stops listening, and only then sends everyone's bytes to everyone: whoever leaves
+a meeting can go to the next one at the same address at once, and cannot mistake the old one for it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import select
 import socket
 import time
@@ -199,9 +200,10 @@ class _Host:
             valid = f"valid ranks are 0 to {self.world_size - 1}"
             self._refuse(connection, MismatchError(f"{where}: rank {rank} is out of range; {valid}"))
         elif rank in self.payloads:
+            pids = {0: os.getpid()} | {guest.rank: guest.pid for guest in self.guests.values()}
             error = MismatchError(
-                f"{where}: rank {rank} has already come; were two processes given the same rank, or does "
-                "another job use the same address?"
+                f"{where}: rank {rank} has already come (process {pids[rank]}); were two processes given the "
+                "same rank, or does another job use the same address?"
             )
             self._refuse(connection, error)
         else:
@@ -313,8 +315,8 @@ class _Guest:
                 return self._attend(connection)
             except Malformed as error:
                 raise DistNetworkError(
-                    f"cannot meet at {self.address}: process {connection.pid}, which holds it, does not speak "
-                    f"as a rank of a corral job ({error})"
+                    f"cannot meet at {self.address}: process {connection.pid}, which holds it, does not "
+                    f"speak as a rank of a corral job ({error})"
                 ) from error
 
     def _attend(self, connection: Connection) -> list[bytes] | None:

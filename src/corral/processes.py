@@ -1,0 +1,97 @@
+"""What starters of ranks share: the ranks' environment, their end with their parent, words for it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import secrets
+import signal
+import socket
+from collections.abc import Mapping
+from typing import NamedTuple
+
+__all__ = ["GRACE", "Job", "describe_exit", "die_with_parent"]
+
+GRACE = 2.0
+"""Seconds that a process has between being asked to end and being made to."""
+
+_PR_SET_PDEATHSIG = 1
+_OTHER_STARTERS = ("TORCHELASTIC_", "TORCHRUN_", "GROUP_", "ROLE_", "OMPI_", "PMI_", "PMIX_")
+
+
+class Job(NamedTuple):
+    """A set of ranks that are started together on this host.
+
+    Attributes
+    ----------
+    size : int
+        Number of ranks.
+    port : int
+        ``MASTER_PORT``: corral takes it for a name, and torch can listen on it.
+    token : str
+        Tells this job from any other that happens to have the same port.
+
+    Examples
+    --------
+    >>> job = Job.create(4)
+    >>> job.environment(3, {})["RANK"]
+    '3'
+    """
+
+    size: int
+    port: int
+    token: str
+
+    @classmethod
+    def create(cls, size: int) -> Job:
+        """Make a job of `size` ranks, with a port that is free now."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+        return cls(size, port, secrets.token_hex(8))
+
+    def variables(self, rank: int) -> dict[str, str]:
+        """Return what a rank's environment has of its own, under the names that torchrun uses."""
+        return {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(self.size),
+            "LOCAL_RANK": str(rank),
+            "LOCAL_WORLD_SIZE": str(self.size),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(self.port),
+            "CORRAL_JOB": self.token,
+        }
+
+    def environment(self, rank: int, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return a rank's whole environment, without what another starter of ranks left in `environ`."""
+        kept = {name: value for name, value in environ.items() if not name.startswith(_OTHER_STARTERS)}
+        return kept | self.variables(rank)
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when the thread that started it is gone, however that happens.
+
+    Parameters
+    ----------
+    parent
+        The process that started this one: if it is gone already, this process ends here.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it died before the request was made
+        os._exit(128 + signal.SIGKILL)
+
+
+def describe_exit(code: int) -> str:
+    """Say how a process ended, given its exit code, or the negative number of the signal that killed it.
+
+    Examples
+    --------
+    >>> describe_exit(3), describe_exit(-9)
+    ('exited with code 3', 'was killed by SIGKILL')
+    """
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
