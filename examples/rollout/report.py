@@ -42,9 +42,10 @@ def _table(settings: Settings, timings: dict[str, Timing]) -> Table:
     rows = {
         "simulator steps/s": lambda t: f"{settings.simulator_steps / t.seconds:,.0f}",
         "MB/s received, simulation included": lambda t: f"{size * settings.batches / t.seconds / 1e6:,.1f}",
-        "share of the workers' time spent gathering": lambda t: f"{t.share:.2%}",
-        "from the last worker's readiness to a whole batch": lambda t: f"{t.delay * 1e3:.2f} ms",
-        f"MB/s of that alone, {size / 1e6:.2f} MB": lambda t: f"{size / t.delay / 1e6:,.0f}",
+        "time to gather a batch, once the last worker is ready": lambda t: f"{t.delay * 1e3:.2f} ms",
+        "share of the time spent gathering": lambda t: f"{t.delay * settings.batches / t.seconds:.2%}",
+        "the same, workers waiting for each other included": lambda t: f"{t.share:.2%}",
+        f"MB/s while gathering, {size / 1e6:.2f} MB each time": lambda t: f"{size / t.delay / 1e6:,.0f}",
     }
     for label, text in rows.items():
         table.add_row(label, *(text(timing) for timing in timings.values()))
