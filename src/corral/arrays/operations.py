@@ -1,0 +1,167 @@
+"""The few operations on arrays that containers need, with torch's meaning in every library."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from corral.arrays.libraries import convert, copy_into, dtype_name, library_of, namespace_of, to_numpy
+
+__all__ = [
+    "as_array",
+    "cast",
+    "cat",
+    "clone",
+    "device_of",
+    "expand",
+    "fill_like",
+    "nbytes",
+    "permute",
+    "reshape",
+    "stack",
+    "view",
+]
+
+
+def as_array(value: Any) -> Any:
+    """Return an array as it is, and a number or a nested list of numbers as a NumPy array.
+
+    Raises
+    ------
+    TypeError
+        If the value is not made of numbers.
+    """
+    library = library_of(value)
+    if library != "other":
+        return np.asarray(value) if isinstance(value, np.generic) else value
+    if isinstance(value, (str, bytes)) or value is None:
+        raise TypeError(f"a {type(value).__name__} is not an array")
+    if isinstance(value, (list, tuple)) and any(library_of(item) == "torch" for item in value):
+        return stack([as_array(item) for item in value], 0)
+    try:
+        array = to_numpy(value)
+    except ValueError as error:
+        raise TypeError(f"a {type(value).__name__} that makes no array: {error}") from error
+    if array.dtype.kind in "OUS":
+        raise TypeError(f"a {type(value).__name__} is not an array of numbers")
+    return array
+
+
+def clone(x: Any) -> Any:
+    """Return a copy in memory of its own."""
+    library = library_of(x)
+    if library == "torch":
+        return x.clone()
+    return x.copy()
+
+
+def nbytes(x: Any) -> int:
+    """Return the number of bytes of an array's elements."""
+    return math.prod(x.shape) * int(getattr(x, "itemsize", None) or x.dtype.itemsize)
+
+
+def device_of(x: Any) -> str:
+    """Return the name of the device that an array lies on."""
+    library = library_of(x)
+    if library == "numpy":
+        return "cpu"
+    return str(x.device)
+
+
+def permute(x: Any, dims: Sequence[int]) -> Any:
+    """Return a view with the dimensions in another order."""
+    return x.permute(*dims) if library_of(x) == "torch" else x.transpose(*dims)
+
+
+def reshape(x: Any, shape: Sequence[int]) -> Any:
+    """Return the array in another shape: a view where that is possible."""
+    return x.reshape(tuple(shape))
+
+
+def view(x: Any, shape: Sequence[int]) -> Any:
+    """Return a view of the array in another shape, or fail where only a copy could have that shape."""
+    if library_of(x) == "torch":
+        return x.view(tuple(shape))
+    result = x.reshape(tuple(shape))
+    if library_of(x) == "numpy" and x.size and not np.may_share_memory(result, x):
+        raise RuntimeError(
+            "view size is not compatible with input tensor's size and stride (at least one dimension spans "
+            "across two contiguous subspaces). Use .reshape(...) instead."
+        )
+    return result
+
+
+def expand(x: Any, shape: Sequence[int]) -> Any:
+    """Return a view in which dimensions of length 1 are repeated without a copy."""
+    library = library_of(x)
+    if library == "torch":
+        return x.expand(tuple(shape))
+    if library == "numpy":
+        result = np.lib.stride_tricks.as_strided(
+            x,
+            tuple(shape),
+            (0,) * (len(shape) - x.ndim)
+            + tuple(
+                0 if length == 1 and target != 1 else step
+                for length, step, target in zip(x.shape, x.strides, shape[len(shape) - x.ndim :], strict=True)
+            ),
+        )
+        return result
+    return namespace_of(x).broadcast_to(x, tuple(shape))
+
+
+def stack(arrays: Sequence[Any], dim: int) -> Any:
+    """Return arrays stacked along a new dimension, in the library of the first."""
+    library = library_of(arrays[0])
+    if library == "numpy":
+        return np.stack([to_numpy(x) for x in arrays], dim)
+    if library == "torch":
+        return sys.modules["torch"].stack([convert(x, "torch") for x in arrays], dim)
+    return namespace_of(arrays[0]).stack([convert(x, library) for x in arrays], axis=dim)
+
+
+def cat(arrays: Sequence[Any], dim: int) -> Any:
+    """Return arrays joined along one of their dimensions, in the library of the first."""
+    library = library_of(arrays[0])
+    if library == "numpy":
+        return np.concatenate([to_numpy(x) for x in arrays], dim)
+    if library == "torch":
+        return sys.modules["torch"].cat([convert(x, "torch") for x in arrays], dim)
+    return namespace_of(arrays[0]).concat([convert(x, library) for x in arrays], axis=dim)
+
+
+def fill_like(x: Any, value: Any) -> Any:
+    """Return an array like another one, filled with one value, or not initialized if that is ``None``."""
+    library = library_of(x)
+    module = sys.modules["torch"] if library == "torch" else np if library == "numpy" else namespace_of(x)
+    return module.empty_like(x) if value is None else module.full_like(x, value)
+
+
+def cast(x: Any, dtype: Any) -> Any:
+    """Return an array of another dtype, given by any library's dtype or its name; itself if it has that."""
+    name = dtype if isinstance(dtype, str) else dtype_name(np.empty(0, dtype)) if _is_numpy_dtype(dtype) else ""
+    name = name or str(dtype).rpartition(".")[2]
+    if dtype_name(x) == name:
+        return x
+    library = library_of(x)
+    if library == "torch":
+        return x.to(getattr(sys.modules["torch"], name))
+    if library != "numpy":
+        return namespace_of(x).astype(x, getattr(namespace_of(x), name))
+    try:
+        kind = np.dtype(name)
+    except TypeError:
+        import ml_dtypes
+
+        kind = np.dtype(getattr(ml_dtypes, name))
+    result = np.empty(x.shape, kind)
+    copy_into(result, x)
+    return result
+
+
+def _is_numpy_dtype(dtype: Any) -> bool:
+    return isinstance(dtype, np.dtype) or (isinstance(dtype, type) and dtype.__module__ in ("numpy", "builtins"))
