@@ -1,0 +1,309 @@
+"""State of a TensorDict, and the checks that every write goes through."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Self, TypeAlias
+
+from corral.arrays.libraries import convert, library_of
+from corral.arrays.operations import as_array, device_of
+
+__all__ = ["Base", "NestedKey", "Size", "unravel_key"]
+
+NestedKey: TypeAlias = str | tuple[Any, ...]
+
+_LOCKED = (
+    "Cannot modify locked TensorDict. For in-place modification, consider using the `set_()` method and make "
+    "sure the key is present."
+)
+
+
+class Size(tuple[int, ...]):
+    """A shape: a tuple of integers.
+
+    Examples
+    --------
+    >>> Size((2, 3)).numel(), Size((2, 3)) == (2, 3)
+    (6, True)
+    """
+
+    __slots__ = ()
+
+    def numel(self) -> int:
+        """Return the number of elements of an array of this shape."""
+        return math.prod(self)
+
+    def __repr__(self) -> str:
+        return f"Size({list(self)})"
+
+
+def as_size(value: Any) -> Size:
+    """Return a shape given as a sequence, an integer or nothing."""
+    if value is None:
+        return Size()
+    if isinstance(value, int):
+        return Size((value,))
+    return Size(map(int, value))
+
+
+def unravel_key(key: Any) -> NestedKey:
+    """Return a key as a string, or a tuple of two or more strings.
+
+    Examples
+    --------
+    >>> unravel_key(("a", ("b", "c"))), unravel_key(("a",))
+    (('a', 'b', 'c'), 'a')
+    """
+    if isinstance(key, str):
+        return key
+    flat = tuple(_strings(key))
+    if not flat:
+        raise ValueError("a key must not be an empty tuple")
+    return flat[0] if len(flat) == 1 else flat
+
+
+def _strings(key: Any) -> Iterable[str]:
+    for part in key if isinstance(key, tuple) else (key,):
+        if isinstance(part, str):
+            yield part
+        elif isinstance(part, tuple):
+            yield from _strings(part)
+        else:
+            raise TypeError(f"a key must be a string or a tuple of strings, got {type(part).__name__}: {key!r}")
+
+
+def device_name(device: Any) -> str | None:
+    """Return the name of a device, given by a name, a number of a CUDA device, or a library's object."""
+    if device is None:
+        return None
+    return f"cuda:{device}" if isinstance(device, int) else str(device)
+
+
+class Base:
+    """What the parts of `TensorDict` build on."""
+
+    __slots__ = ("__weakref__", "_batch_size", "_device", "_locked", "_source")
+
+    _source: dict[str, Any]
+    _batch_size: Size
+    _device: str | None
+    _locked: bool
+
+    @classmethod
+    def _make(cls, source: dict[str, Any], batch_size: Size, device: str | None = None) -> Self:
+        """Wrap entries that are known to be right: nothing is checked and nothing copied."""
+        self = cls.__new__(cls)
+        self._source = source
+        self._batch_size = batch_size
+        self._device = device
+        self._locked = False
+        return self
+
+    def _map(self, function: Callable[[Any], Any], batch_size: Size | None = None) -> Self:
+        """Apply a function to every leaf; `batch_size` takes the place of as many dimensions as `self` has."""
+        return self._map_nested(function, self._batch_size if batch_size is None else batch_size, self.batch_dims)
+
+    def _map_nested(self, function: Callable[[Any], Any], batch_size: Size, replaced: int) -> Self:
+        source = {
+            key: value._map_nested(function, Size(batch_size + value._batch_size[replaced:]), replaced)
+            if isinstance(value, Base)
+            else function(value)
+            for key, value in self._source.items()
+        }
+        return self._make(source, batch_size, self._device)
+
+    def _leaves(self) -> Iterable[Any]:
+        for value in self._source.values():
+            if isinstance(value, Base):
+                yield from value._leaves()
+            else:
+                yield value
+
+    # Shape and device
+
+    @property
+    def batch_size(self) -> Size:
+        """The leading dimensions that all leaves share."""
+        return self._batch_size
+
+    @batch_size.setter
+    def batch_size(self, value: Any) -> None:
+        size = as_size(value)
+        for key, leaf in self._source.items():
+            if tuple(leaf.shape[: len(size)]) != size and not (
+                isinstance(leaf, Base) and leaf._fits(size)
+            ):
+                raise RuntimeError(
+                    f"the tensor {key} has shape {Size(leaf.shape)} which is incompatible with the batch-size {size}."
+                )
+        for leaf in self._source.values():
+            if isinstance(leaf, Base) and leaf._batch_size[: len(size)] != size:
+                leaf.batch_size = size
+        self._batch_size = size
+
+    def _fits(self, size: Size) -> bool:
+        return all(tuple(leaf.shape[: len(size)]) == size for leaf in self._leaves())
+
+    @property
+    def shape(self) -> Size:
+        """The same as `batch_size`."""
+        return self._batch_size
+
+    @property
+    def batch_dims(self) -> int:
+        """The number of batch dimensions."""
+        return len(self._batch_size)
+
+    @property
+    def ndim(self) -> int:
+        """The number of batch dimensions."""
+        return len(self._batch_size)
+
+    def dim(self) -> int:
+        """Return the number of batch dimensions."""
+        return len(self._batch_size)
+
+    def ndimension(self) -> int:
+        """Return the number of batch dimensions."""
+        return len(self._batch_size)
+
+    def numel(self) -> int:
+        """Return the number of elements of the batch, at least 1."""
+        return max(1, math.prod(self._batch_size))
+
+    def size(self, dim: int | None = None) -> Any:
+        """Return the batch size, or one of its dimensions."""
+        return self._batch_size if dim is None else self._batch_size[dim]
+
+    @property
+    def device(self) -> Any:
+        """The device that all leaves lie on, or ``None``: torch's object where torch is imported, else a name."""
+        if self._device is not None and "torch" in sys.modules:
+            return sys.modules["torch"].device(self._device)
+        return self._device
+
+    # Writing
+
+    def _check(self, key: str, value: Any) -> Any:
+        """Return a value in the form in which it is kept, or raise the error that says why it cannot be."""
+        size = self._batch_size
+        if isinstance(value, Base):
+            if value._batch_size[: len(size)] != size:
+                value = value._make(dict(value._source), value._batch_size, value._device)
+                value.batch_size = size
+            if self._device is not None and value._device != self._device:
+                value = value._on_device(self._device)
+        elif isinstance(value, Mapping):
+            nested = self._make({}, size, self._device)
+            for name, entry in value.items():
+                nested._put(unravel_key(name), entry)
+            value = nested
+        else:
+            if library_of(value) == "other":
+                value = self._from_other(key, value)
+            elif not hasattr(value, "copy") and not hasattr(value, "detach"):
+                value = as_array(value)
+            if size and tuple(value.shape[: len(size)]) != size:
+                raise RuntimeError(
+                    f"batch dimension mismatch, got self.batch_size={size} and value.shape={Size(value.shape)} for "
+                    f"key {key!r}. The leading dimensions of a value must match the batch size."
+                )
+            if self._device is not None and device_of(value) != self._device:
+                value = _moved(value, self._device)
+        return value
+
+    def _from_other(self, key: str, value: Any) -> Any:
+        if hasattr(value, "batch_size") and hasattr(value, "items"):  # another library's TensorDict
+            nested = self._make({}, as_size(value.batch_size), self._device)
+            for name, entry in value.items():
+                nested._put(name, entry)
+            return nested
+        try:
+            return as_array(value)
+        except TypeError as error:
+            raise TypeError(
+                f"the value of key {key!r} must be an array, a number, a nested list of numbers, a dict or a "
+                f"TensorDict: {error}"
+            ) from error
+
+    def _put(self, key: NestedKey, value: Any) -> None:
+        """Set an entry that is checked, making the TensorDicts on the way; locks are not looked at."""
+        if isinstance(key, str):
+            value = self._check(key, value)
+            if self._locked and isinstance(value, Base):
+                value._lock(True)
+            self._source[key] = value
+            return
+        first, rest = key[0], key[1:]
+        nested = self._source.get(first)
+        if not isinstance(nested, Base):
+            if nested is not None:
+                raise KeyError(
+                    f"cannot set the nested key {key!r}: the entry {first!r} is a leaf, not a TensorDict"
+                )
+            nested = self._source[first] = self._make({}, self._batch_size, self._device)
+        nested._put(rest[0] if len(rest) == 1 else rest, value)
+
+    def _on_device(self, device: str | None) -> Self:
+        moved = self._map(lambda leaf: leaf if device is None else _moved(leaf, device))
+        moved._set_device(device)
+        return moved
+
+    def _set_device(self, device: str | None) -> None:
+        self._device = device
+        for value in self._source.values():
+            if isinstance(value, Base):
+                value._set_device(device)
+
+    # Locks
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether entries can be neither added, replaced nor removed. Their values can still be written."""
+        return self._locked
+
+    @is_locked.setter
+    def is_locked(self, value: bool) -> None:
+        self._lock(bool(value))
+
+    def lock_(self) -> Self:
+        """Forbid to add, replace or remove entries, here and in nested TensorDicts.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from corral import TensorDict
+        >>> td = TensorDict(a=np.zeros(2)).lock_()
+        >>> td.set_("a", np.ones(2))["a"]
+        array([1., 1.])
+        >>> td["b"] = np.ones(2)
+        Traceback (most recent call last):
+            ...
+        RuntimeError: Cannot modify locked TensorDict. For in-place modification, ...
+        """
+        self._lock(True)
+        return self
+
+    def unlock_(self) -> Self:
+        """Allow again what `lock_` forbids."""
+        self._lock(False)
+        return self
+
+    def _lock(self, locked: bool) -> None:
+        self._locked = locked
+        for value in self._source.values():
+            if isinstance(value, Base):
+                value._lock(locked)
+
+    def _refuse_if_locked(self) -> None:
+        if self._locked:
+            raise RuntimeError(_LOCKED)
+
+
+def _moved(leaf: Any, device: str) -> Any:
+    if device_of(leaf) == device or (device == "cpu" and library_of(leaf) == "numpy"):
+        return leaf
+    library = library_of(leaf)
+    return convert(leaf, "torch" if library == "numpy" else library, device)

@@ -1,0 +1,105 @@
+"""Views of a TensorDict's keys and entries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from corral.tensordict.base import Base
+
+__all__ = ["ItemsView", "KeysView", "ValuesView"]
+
+
+class _View:
+    def __init__(self, td: Base, include_nested: bool, leaves_only: bool, sort: bool = False) -> None:
+        self._td = td
+        self._nested = include_nested
+        self._leaves_only = leaves_only
+        self._sort = sort
+
+    def _pairs(self) -> Iterator[tuple[Any, Any]]:
+        pairs = _walk(self._td, (), self._nested, self._leaves_only)
+        if not self._sort:
+            return pairs
+        return iter(sorted(pairs, key=lambda pair: pair[0] if isinstance(pair[0], str) else ".".join(pair[0])))
+
+    def __len__(self) -> int:
+        if not self._nested and not self._leaves_only:
+            return len(self._td._source)
+        return sum(1 for _ in self._pairs())
+
+
+class KeysView(_View):
+    """The keys of a TensorDict: strings, and tuples for nested ones."""
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self._nested and not self._leaves_only and not self._sort:
+            return iter(self._td._source)
+        return (key for key, _ in self._pairs())
+
+    def __contains__(self, key: object) -> bool:
+        if not self._nested and isinstance(key, tuple) and len(key) > 1:
+            raise TypeError("a nested key is looked up with keys(include_nested=True)")
+        value: Any = self._td
+        for part in _parts(key):
+            if not isinstance(value, Base) or part not in value._source:
+                return False
+            value = value._source[part]
+        return not (self._leaves_only and isinstance(value, Base))
+
+    def __eq__(self, other: object) -> bool:
+        try:
+            return set(self) == set(other)  # type: ignore[call-overload, no-any-return]
+        except TypeError:
+            return NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __or__(self, other: Any) -> set[Any]:
+        return set(self) | set(other)
+
+    def __and__(self, other: Any) -> set[Any]:
+        return set(self) & set(other)
+
+    def __sub__(self, other: Any) -> set[Any]:
+        return set(self) - set(other)
+
+    def __xor__(self, other: Any) -> set[Any]:
+        return set(self) ^ set(other)
+
+    def __repr__(self) -> str:
+        return f"KeysView({list(self)})"
+
+
+class ValuesView(_View):
+    """The entries of a TensorDict."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return (value for _, value in self._pairs())
+
+
+class ItemsView(_View):
+    """Pairs of keys and entries of a TensorDict."""
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        return self._pairs()
+
+
+def _parts(key: Any) -> Iterator[Any]:
+    for part in key if isinstance(key, tuple) else (key,):
+        if isinstance(part, tuple):
+            yield from _parts(part)
+        else:
+            yield part
+
+
+def _walk(td: Base, prefix: tuple[str, ...], nested: bool, leaves_only: bool) -> Iterator[tuple[Any, Any]]:
+    for key, value in td._source.items():
+        name = (*prefix, key) if prefix else key
+        if isinstance(value, Base):
+            if nested:
+                yield from _walk(value, (*prefix, key), True, leaves_only)
+            if not leaves_only:
+                yield name, value
+        else:
+            yield name, value
