@@ -19,8 +19,8 @@ constexpr uint64_t max_runs = 1 << 20;
 struct Description {
     Fingerprint prefix;
     uint64_t chunk;
-    uint64_t list;     // address of the runs in the describing process, if they are not in the message
-    uint64_t runs;     // 0: the bytes will come, or go, piece by piece
+    uint64_t list;  // address of the runs in the describing process, if they are not in the message
+    uint64_t runs;  // 0: the bytes will come, or go, piece by piece
     int32_t slot;
     uint32_t inlined;  // whether the runs follow
 };
@@ -138,7 +138,8 @@ void Engine::begin_pull(uint32_t peer, const std::shared_ptr<Receive>& receive, 
         auto mine = describe_runs(receive->spans);
         Description answer{{}, d.chunk, 0, mine.size(), d.slot, 1};
         if (sizeof answer + mine.size() * sizeof(RemoteRun) <= geometry_.piece_bytes())
-            post(peer, {{Kind::accept, m.context, m.match, m.total, 0, m.request, 0}, describe(answer, mine), nullptr, 0, 0});
+            post(peer,
+                 {{Kind::accept, m.context, m.match, m.total, 0, m.request, 0}, describe(answer, mine), nullptr, 0, 0});
     }
 }
 
@@ -284,8 +285,8 @@ bool Engine::revoke(const std::shared_ptr<Transfer>& t) {
     uint64_t claimed = t->slot->next.exchange(~0ull >> 1, std::memory_order_acq_rel);
     if (claimed < (~0ull >> 2)) t->chunks = std::min(claimed, t->chunks);
     t->exhausted = true;
-    bool quiet = t->in_flight == 0 &&
-                 (peers_[t->peer].lost || t->slot->completed.load(std::memory_order_acquire) >= t->chunks);
+    bool quiet =
+        t->in_flight == 0 && (peers_[t->peer].lost || t->slot->completed.load(std::memory_order_acquire) >= t->chunks);
     if (quiet) std::erase(transfers_, t);
     return quiet;
 }

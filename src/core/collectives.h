@@ -16,9 +16,9 @@ class Collective;
 
 struct Group {
     uint64_t context = 0;
-    std::vector<uint32_t> members;  // ranks of the job, in the group's order
-    uint32_t rank = 0;              // this one's place among them
-    uint64_t sequence = 0;          // of the next collective
+    std::vector<uint32_t> members;                           // ranks of the job, in the group's order
+    uint32_t rank = 0;                                       // this one's place among them
+    uint64_t sequence = 0;                                   // of the next collective
     std::map<uint64_t, std::shared_ptr<Collective>> active;  // by sequence: several may be under way
     std::map<uint64_t, Failure> aborted;  // collectives that a peer gave up before this rank called them
 };
@@ -77,10 +77,10 @@ class Gather final : public Collective {
     void begin(Engine& engine) override;
     void step(Engine& engine) override;
 
-    Spans own;                        // this rank's contribution
-    Fingerprint fingerprint;          // of it
-    std::vector<Spans> into;          // on the root: where each member's goes
-    std::vector<Fingerprint> expected;  // on the root, for each member
+    Spans own;                                 // this rank's contribution
+    Fingerprint fingerprint;                   // of it
+    std::vector<Spans> into;                   // on the root: where each member's goes
+    std::vector<Fingerprint> expected;         // on the root, for each member
     std::vector<std::vector<std::byte>> made;  // on the root of a gather of unknown sizes
     Verdict verdict;
     std::vector<Fingerprint> arrived;  // on the root, what the members sent

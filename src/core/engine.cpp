@@ -192,7 +192,8 @@ bool Engine::poll(const std::shared_ptr<Operation>& op) {
     return op->done.load(std::memory_order_relaxed);
 }
 
-Failure Engine::wait(const std::shared_ptr<Operation>& op, int64_t timeout_ns, const std::function<bool()>& interrupted) {
+Failure Engine::wait(const std::shared_ptr<Operation>& op, int64_t timeout_ns,
+                     const std::function<bool()>& interrupted) {
     Lock lock(mutex_);
     ++waiters_;
     struct Leave {

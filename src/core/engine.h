@@ -104,8 +104,8 @@ class Engine {
 
     struct Outgoing {
         Message message;
-        std::vector<std::byte> head;    // the message's own description
-        std::shared_ptr<Send> send;     // its body, if it has one
+        std::vector<std::byte> head;  // the message's own description
+        std::shared_ptr<Send> send;   // its body, if it has one
         uint64_t offset = 0;
         uint32_t bytes = 0;
     };

@@ -13,8 +13,8 @@ Group* Engine::add_group(uint64_t context, std::vector<uint32_t> members) {
     place = std::make_unique<Group>();
     place->context = context;
     place->members = std::move(members);
-    place->rank = static_cast<uint32_t>(std::find(place->members.begin(), place->members.end(), rank_) -
-                                        place->members.begin());
+    place->rank =
+        static_cast<uint32_t>(std::find(place->members.begin(), place->members.end(), rank_) - place->members.begin());
     // What peers that made the group earlier have given up on already.
     for (uint32_t member : place->members) {
         auto& queue = peers_[member].unexpected;

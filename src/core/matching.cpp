@@ -163,11 +163,16 @@ bool Engine::stale(uint32_t peer, const Message& m) {
 void Engine::dispatch(uint32_t peer, const Message& m, const std::byte* payload, uint32_t bytes) {
     switch (m.kind) {
         case Kind::eager:
-        case Kind::offer: return arrive(peer, m, payload, bytes);
-        case Kind::accept: return accepted(peer, m, payload, bytes);
-        case Kind::piece: return piece(peer, m, payload, bytes);
-        case Kind::finish: return finished(peer, m);
-        case Kind::abort: return abort_arrived(peer, m, payload, bytes);
+        case Kind::offer:
+            return arrive(peer, m, payload, bytes);
+        case Kind::accept:
+            return accepted(peer, m, payload, bytes);
+        case Kind::piece:
+            return piece(peer, m, payload, bytes);
+        case Kind::finish:
+            return finished(peer, m);
+        case Kind::abort:
+            return abort_arrived(peer, m, payload, bytes);
     }
     peers_[peer].corrupt = true;
     lose(peer);
@@ -241,8 +246,7 @@ void Engine::take(const std::shared_ptr<Receive>& receive) {
 }
 
 void Engine::refuse(const std::shared_ptr<Receive>& receive) {
-    if (receive->arrival.message.kind == Kind::offer)
-        answer_finish(receive->peer, receive->arrival.message.request, 0);
+    if (receive->arrival.message.kind == Kind::offer) answer_finish(receive->peer, receive->arrival.message.request, 0);
     finish(*receive);
 }
 

@@ -59,8 +59,8 @@ struct Send : Operation {
     Fingerprint prefix;
     bool prefixed = false;
     Spans spans;
-    uint64_t streamed = 0;     // bytes handed over piece by piece
-    int32_t slot = -1;         // of a direct transfer
+    uint64_t streamed = 0;        // bytes handed over piece by piece
+    int32_t slot = -1;            // of a direct transfer
     std::vector<RemoteRun> runs;  // read by the receiver where they lie, if they are too many for a message
 };
 
@@ -78,7 +78,7 @@ struct Receive : Operation {
     bool hold = false;     // stop when the message is there; go on with Engine::take or Engine::refuse
     bool arrived = false;  // with `hold`
     Arrival arrival;
-    uint64_t order = 0;    // when it was posted
+    uint64_t order = 0;  // when it was posted
     bool posted = false;
     bool streaming = false;
     uint64_t request = 0;  // the sender's name for the message that is coming in
@@ -94,9 +94,9 @@ struct Transfer {
     TransferSlot* slot = nullptr;
     uint32_t peer = 0;
     uint64_t total = 0, chunk = 0, chunks = 0;
-    bool reads = false;           // the receiver reads, the sender writes
-    bool exhausted = false;       // nothing left to claim
-    uint32_t in_flight = 0;       // threads of this process that are copying
+    bool reads = false;      // the receiver reads, the sender writes
+    bool exhausted = false;  // nothing left to claim
+    uint32_t in_flight = 0;  // threads of this process that are copying
 };
 
 }  // namespace corral

@@ -11,8 +11,8 @@
 namespace corral {
 
 enum class Kind : uint16_t {
-    eager = 1,  // all of the message's bytes are here
-    offer = 2,  // describes memory that the receiver (and the sender) will copy
+    eager = 1,   // all of the message's bytes are here
+    offer = 2,   // describes memory that the receiver (and the sender) will copy
     accept = 3,  // receiver to sender: where the bytes belong, or "send pieces"
     piece = 4,   // a part of the bytes
     finish = 5,  // receiver to sender: done with your memory

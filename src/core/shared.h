@@ -38,8 +38,8 @@ static_assert(sizeof(Slot) == line);
 
 // One direction between two ranks; lies in the receiver's segment.
 struct alignas(line) RingControl {
-    alignas(line) std::atomic<uint64_t> slots_taken;  // by the receiver (the owner)
-    std::atomic<uint64_t> payload_taken;              // same writer, same line: they change together
+    alignas(line) std::atomic<uint64_t> slots_taken;   // by the receiver (the owner)
+    std::atomic<uint64_t> payload_taken;               // same writer, same line: they change together
     alignas(line) std::atomic<uint32_t> sender_waits;  // by the sender: ring its bell when there is room
 };
 
@@ -85,9 +85,9 @@ struct SegmentHeader {
     uint32_t size;
     uint32_t slots;
     uint64_t ring_bytes;
-    alignas(line) std::atomic<uint32_t> state;     // RankState, by the owner
-    alignas(line) std::atomic<uint32_t> bell;      // futex; anyone increments
-    std::atomic<uint32_t> sleepers;                // threads of the owner asleep on `bell`
+    alignas(line) std::atomic<uint32_t> state;  // RankState, by the owner
+    alignas(line) std::atomic<uint32_t> bell;   // futex; anyone increments
+    std::atomic<uint32_t> sleepers;             // threads of the owner asleep on `bell`
     Activity activity;
     CallRecord calls[call_records];
     TransferSlot transfers[transfer_slots];

@@ -60,8 +60,7 @@ void values(uint32_t n, bool direct) {
             auto data = pattern(size(root), round);
             if (static_cast<uint32_t>(root) == me) broadcast->own.add(data.data(), data.size());
             CHECK(!run(engine, broadcast));
-            if (static_cast<uint32_t>(root) != me)
-                CHECK(same(broadcast->made, data));
+            if (static_cast<uint32_t>(root) != me) CHECK(same(broadcast->made, data));
         }
     });
 }

@@ -11,12 +11,12 @@
 
 #include "engine.h"
 
-#define CHECK(condition)                                                                  \
-    do {                                                                                  \
-        if (!(condition)) {                                                               \
+#define CHECK(condition)                                                                   \
+    do {                                                                                   \
+        if (!(condition)) {                                                                \
             std::fprintf(stderr, "%s:%d: not true: %s\n", __FILE__, __LINE__, #condition); \
-            std::abort();                                                                 \
-        }                                                                                 \
+            std::abort();                                                                  \
+        }                                                                                  \
     } while (0)
 
 namespace corral::test {
@@ -43,8 +43,7 @@ struct Ranks {
     }
     void run(const std::function<void(uint32_t, Engine&, Group&)>& body) {
         std::vector<std::thread> threads;
-        for (uint32_t r = 0; r < engines.size(); ++r)
-            threads.emplace_back([&, r] { body(r, *engines[r], *world[r]); });
+        for (uint32_t r = 0; r < engines.size(); ++r) threads.emplace_back([&, r] { body(r, *engines[r], *world[r]); });
         for (auto& t : threads) t.join();
     }
 };

@@ -26,7 +26,8 @@ void need(bool ok) {
 }
 
 nb::object bytes_of(const std::vector<std::byte>& v) {
-    return nb::steal(PyBytes_FromStringAndSize(reinterpret_cast<const char*>(v.data()), static_cast<Py_ssize_t>(v.size())));
+    return nb::steal(
+        PyBytes_FromStringAndSize(reinterpret_cast<const char*>(v.data()), static_cast<Py_ssize_t>(v.size())));
 }
 
 }  // namespace
@@ -78,9 +79,8 @@ void Request::settle() {
 }
 
 Failure Request::wait_raw(double timeout) {
-    Failure f = operation_->done.load(std::memory_order_acquire)
-                    ? operation_->failure
-                    : wait_without_gil(*job_->engine, operation_, timeout);
+    Failure f = operation_->done.load(std::memory_order_acquire) ? operation_->failure
+                                                                 : wait_without_gil(*job_->engine, operation_, timeout);
     if (operation_->done.load(std::memory_order_acquire)) settle();
     return f;
 }
@@ -114,7 +114,8 @@ GroupHandle::GroupHandle(std::shared_ptr<Job> job, uint64_t context, std::vector
 }
 
 uint32_t GroupHandle::member(int64_t rank) const {
-    if (rank < 0 || rank >= static_cast<int64_t>(group_->members.size())) throw nb::value_error("no such rank in the group");
+    if (rank < 0 || rank >= static_cast<int64_t>(group_->members.size()))
+        throw nb::value_error("no such rank in the group");
     return group_->members[static_cast<size_t>(rank)];
 }
 

@@ -29,7 +29,8 @@ struct Job {
 // An operation under way. Its memory stays alive until it is done, whether or not the request does.
 class Request {
   public:
-    Request(std::shared_ptr<Job> job, std::shared_ptr<Operation> operation) : job_(std::move(job)), operation_(std::move(operation)) {}
+    Request(std::shared_ptr<Job> job, std::shared_ptr<Operation> operation)
+        : job_(std::move(job)), operation_(std::move(operation)) {}
     Request(Request&&) = default;
     ~Request();
 

@@ -1,9 +1,9 @@
 // corral._core: the engine's Python face. Policy and texts live in corral.backends.shm.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
-#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <system_error>
@@ -53,8 +53,7 @@ NB_MODULE(_core, m) {
         try {
             std::rethrow_exception(p);
         } catch (const std::system_error& e) {
-            PyErr_SetObject(PyExc_OSError,
-                            nb::make_tuple(e.code().value(), std::string(e.what())).ptr());
+            PyErr_SetObject(PyExc_OSError, nb::make_tuple(e.code().value(), std::string(e.what())).ptr());
         }
     });
 
@@ -77,11 +76,12 @@ NB_MODULE(_core, m) {
         .def_ro("expected", &Verdict::expected);
 
     nb::class_<NamedBuffer>(m, "Buffer", "Memory whose element type only its name tells.")
-        .def("__init__",
-             [](NamedBuffer* self, nb::object exporter, nb::str dtype) {
-                 new (self) NamedBuffer{std::move(exporter), named_type(dtype.c_str())};
-             },
-             "exporter"_a, "dtype"_a)
+        .def(
+            "__init__",
+            [](NamedBuffer* self, nb::object exporter, nb::str dtype) {
+                new (self) NamedBuffer{std::move(exporter), named_type(dtype.c_str())};
+            },
+            "exporter"_a, "dtype"_a)
         .def_prop_ro("exporter", [](const NamedBuffer& b) { return b.exporter; });
 
     nb::class_<Request>(m, "Request", "An operation under way.")
@@ -100,63 +100,88 @@ NB_MODULE(_core, m) {
         .def(nb::new_(&make_job), "rank"_a, "size"_a, "direct"_a)
         .def_prop_ro("rank", [](Job& j) { return j.engine->rank(); })
         .def_prop_ro("size", [](Job& j) { return j.engine->size(); })
-        .def("address", [](Job& j) {
-            auto a = j.engine->address();
-            return nb::bytes(a.data(), a.size());
-        })
-        .def("connect", [](Job& j, nb::list addresses) {
-            std::vector<std::string> all;
-            for (auto a : addresses) {
-                auto b = nb::cast<nb::bytes>(a);
-                all.emplace_back(b.c_str(), b.size());
-            }
-            j.engine->connect(all);
-        }, "addresses"_a)
-        .def("direct", [](Job& j, uint32_t rank) {
-            check_rank(j, rank);
-            return j.engine->direct(rank);
-        }, "rank"_a)
-        .def("flush", [](Job& j, double timeout) {
-            bool ok;
-            {
-                nb::gil_scoped_release release;
-                ok = j.engine->flush(static_cast<int64_t>(timeout * 1e9), signals_pending);
-            }
-            if (PyErr_Occurred()) throw nb::python_error();
-            return ok;
-        }, "timeout"_a)
+        .def("address",
+             [](Job& j) {
+                 auto a = j.engine->address();
+                 return nb::bytes(a.data(), a.size());
+             })
+        .def(
+            "connect",
+            [](Job& j, nb::list addresses) {
+                std::vector<std::string> all;
+                for (auto a : addresses) {
+                    auto b = nb::cast<nb::bytes>(a);
+                    all.emplace_back(b.c_str(), b.size());
+                }
+                j.engine->connect(all);
+            },
+            "addresses"_a)
+        .def(
+            "direct",
+            [](Job& j, uint32_t rank) {
+                check_rank(j, rank);
+                return j.engine->direct(rank);
+            },
+            "rank"_a)
+        .def(
+            "flush",
+            [](Job& j, double timeout) {
+                bool ok;
+                {
+                    nb::gil_scoped_release release;
+                    ok = j.engine->flush(static_cast<int64_t>(timeout * 1e9), signals_pending);
+                }
+                if (PyErr_Occurred()) throw nb::python_error();
+                return ok;
+            },
+            "timeout"_a)
         .def("leave", [](Job& j) { j.engine->leave(); })
         .def("resident_bytes", [](Job& j) { return j.engine->resident_bytes(); })
-        .def("pid", [](Job& j, uint32_t rank) {
-            check_rank(j, rank);
-            return j.engine->pid_of(rank);
-        }, "rank"_a)
-        .def("gone", [](Job& j, uint32_t rank) {
-            check_rank(j, rank);
-            bool left = false;
-            std::optional<int> status;
-            bool gone = j.engine->gone(rank, left, status);
-            return nb::make_tuple(gone, left, status ? nb::object(nb::int_(*status)) : nb::none());
-        }, "rank"_a, "Whether a rank is gone, whether it left by itself, and its wait status if that is known.")
-        .def("waiting", [](Job& j, uint32_t rank) -> nb::object {
-            check_rank(j, rank);
-            Waiting w;
-            if (!j.engine->waiting_of(rank, w)) return nb::none();
-            return nb::make_tuple(static_cast<uint32_t>(w.code), w.peer, w.context, w.match, w.since_ns);
-        }, "rank"_a)
-        .def("call", [](Job& j, uint32_t rank, uint64_t context, uint64_t sequence) -> nb::object {
-            check_rank(j, rank);
-            Call c;
-            if (!j.engine->call_of(rank, context, sequence, c)) return nb::none();
-            return call_tuple(c);
-        }, "rank"_a, "context"_a, "sequence"_a)
-        .def("last_call", [](Job& j, uint32_t rank, uint64_t context) -> nb::object {
-            check_rank(j, rank);
-            Call c;
-            uint64_t sequence = 0;
-            if (!j.engine->last_call_of(rank, context, sequence, c)) return nb::none();
-            return nb::make_tuple(sequence, call_tuple(c));
-        }, "rank"_a, "context"_a);
+        .def(
+            "pid",
+            [](Job& j, uint32_t rank) {
+                check_rank(j, rank);
+                return j.engine->pid_of(rank);
+            },
+            "rank"_a)
+        .def(
+            "gone",
+            [](Job& j, uint32_t rank) {
+                check_rank(j, rank);
+                bool left = false;
+                std::optional<int> status;
+                bool gone = j.engine->gone(rank, left, status);
+                return nb::make_tuple(gone, left, status ? nb::object(nb::int_(*status)) : nb::none());
+            },
+            "rank"_a, "Whether a rank is gone, whether it left by itself, and its wait status if that is known.")
+        .def(
+            "waiting",
+            [](Job& j, uint32_t rank) -> nb::object {
+                check_rank(j, rank);
+                Waiting w;
+                if (!j.engine->waiting_of(rank, w)) return nb::none();
+                return nb::make_tuple(static_cast<uint32_t>(w.code), w.peer, w.context, w.match, w.since_ns);
+            },
+            "rank"_a)
+        .def(
+            "call",
+            [](Job& j, uint32_t rank, uint64_t context, uint64_t sequence) -> nb::object {
+                check_rank(j, rank);
+                Call c;
+                if (!j.engine->call_of(rank, context, sequence, c)) return nb::none();
+                return call_tuple(c);
+            },
+            "rank"_a, "context"_a, "sequence"_a)
+        .def(
+            "last_call",
+            [](Job& j, uint32_t rank, uint64_t context) -> nb::object {
+                check_rank(j, rank);
+                Call c;
+                uint64_t sequence = 0;
+                if (!j.engine->last_call_of(rank, context, sequence, c)) return nb::none();
+                return nb::make_tuple(sequence, call_tuple(c));
+            },
+            "rank"_a, "context"_a);
 
     nb::class_<GroupHandle>(m, "Group", "A group of ranks.")
         .def(nb::init<std::shared_ptr<Job>, uint64_t, std::vector<uint32_t>>(), "engine"_a, "context"_a, "members"_a)
@@ -174,29 +199,37 @@ NB_MODULE(_core, m) {
         .def_prop_ro("next_sequence", &GroupHandle::next_sequence);
 
     nb::class_<SharedMemory>(m, "SharedMemory", nb::type_slots(shared_slots), "Memory that other ranks can map.")
-        .def("__init__", [](SharedMemory* self, size_t bytes) {
-            auto segment = create_array(bytes);
-            auto place = find_array(segment->data(), bytes == 0 ? 1 : bytes);
-            new (self) SharedMemory{std::move(segment), bytes, *place};
-        }, "bytes"_a)
-        .def_static("attach", [](int owner, int fd, uint64_t inode) {
-            auto segment = attach_array(owner, fd, inode);
-            size_t bytes = segment->size();
-            return SharedMemory{std::move(segment), bytes, SharedPlace{owner, fd, inode, 0}};
-        }, "owner"_a, "fd"_a, "inode"_a)
-        .def_prop_ro("place", [](const SharedMemory& s) {
-            return nb::make_tuple(s.place.owner, s.place.fd, s.place.inode);
-        })
+        .def(
+            "__init__",
+            [](SharedMemory* self, size_t bytes) {
+                auto segment = create_array(bytes);
+                auto place = find_array(segment->data(), bytes == 0 ? 1 : bytes);
+                new (self) SharedMemory{std::move(segment), bytes, *place};
+            },
+            "bytes"_a)
+        .def_static(
+            "attach",
+            [](int owner, int fd, uint64_t inode) {
+                auto segment = attach_array(owner, fd, inode);
+                size_t bytes = segment->size();
+                return SharedMemory{std::move(segment), bytes, SharedPlace{owner, fd, inode, 0}};
+            },
+            "owner"_a, "fd"_a, "inode"_a)
+        .def_prop_ro("place",
+                     [](const SharedMemory& s) { return nb::make_tuple(s.place.owner, s.place.fd, s.place.inode); })
         .def("__len__", [](const SharedMemory& s) { return s.bytes; });
 
-    m.def("find_shared", [](nb::handle buffer) -> nb::object {
-        Payload p;
-        View v;
-        if (!p.view(buffer.ptr(), Payload::Access::read, v)) throw nb::python_error();
-        auto place = find_array(v.data, v.bytes());
-        if (!place) return nb::none();
-        return nb::make_tuple(place->owner, place->fd, place->inode, place->offset);
-    }, "buffer"_a, "Where a contiguous array lies in shared memory: (owner, fd, inode, offset), or None.");
+    m.def(
+        "find_shared",
+        [](nb::handle buffer) -> nb::object {
+            Payload p;
+            View v;
+            if (!p.view(buffer.ptr(), Payload::Access::read, v)) throw nb::python_error();
+            auto place = find_array(v.data, v.bytes());
+            if (!place) return nb::none();
+            return nb::make_tuple(place->owner, place->fd, place->inode, place->offset);
+        },
+        "buffer"_a, "Where a contiguous array lies in shared memory: (owner, fd, inode, offset), or None.");
     m.def("register_torch", &register_exchange, "tensor"_a, "parameter"_a, "capsule"_a,
           "Teach the core to read tensors of exactly these types.");
     m.def("register_container", &register_container, "type"_a, "attribute"_a,

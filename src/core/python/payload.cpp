@@ -41,11 +41,30 @@ uint64_t type_of_format(const char* format, int64_t item) {
     if (format[0] == 0 || format[1] != 0) return 0;
     auto bits = static_cast<uint32_t>(item * 8);
     switch (*format) {
-        case '?': return dlpack_type(kDLBool, 8);
-        case 'b': case 'h': case 'i': case 'l': case 'q': case 'n': return dlpack_type(kDLInt, bits);
-        case 'c': case 'B': case 'H': case 'I': case 'L': case 'Q': case 'N': return dlpack_type(kDLUInt, bits);
-        case 'e': case 'f': case 'd': case 'g': return dlpack_type(complex ? kDLComplex : kDLFloat, bits);
-        default: return 0;
+        case '?':
+            return dlpack_type(kDLBool, 8);
+        case 'b':
+        case 'h':
+        case 'i':
+        case 'l':
+        case 'q':
+        case 'n':
+            return dlpack_type(kDLInt, bits);
+        case 'c':
+        case 'B':
+        case 'H':
+        case 'I':
+        case 'L':
+        case 'Q':
+        case 'N':
+            return dlpack_type(kDLUInt, bits);
+        case 'e':
+        case 'f':
+        case 'd':
+        case 'g':
+            return dlpack_type(complex ? kDLComplex : kDLFloat, bits);
+        default:
+            return 0;
     }
 }
 
@@ -75,10 +94,18 @@ void move_elements(std::byte* packed, const View& v, bool pack) {
         std::byte* at = v.data;
         for (int d = 0; d < last; ++d) at += index[d] * v.strides[d];
         switch (v.item) {
-            case 1: move_row<uint8_t>(packed, at, n, stride, pack); break;
-            case 2: move_row<uint16_t>(packed, at, n, stride, pack); break;
-            case 4: move_row<uint32_t>(packed, at, n, stride, pack); break;
-            case 8: move_row<uint64_t>(packed, at, n, stride, pack); break;
+            case 1:
+                move_row<uint8_t>(packed, at, n, stride, pack);
+                break;
+            case 2:
+                move_row<uint16_t>(packed, at, n, stride, pack);
+                break;
+            case 4:
+                move_row<uint32_t>(packed, at, n, stride, pack);
+                break;
+            case 8:
+                move_row<uint64_t>(packed, at, n, stride, pack);
+                break;
             default:
                 for (int64_t i = 0; i < n; ++i) {
                     if (pack)
@@ -135,8 +162,7 @@ uint64_t named_type(const char* name) {
 }
 
 void register_exchange(nb::type_object type, nb::type_object other, nb::object capsule) {
-    auto* header =
-        static_cast<DLPackExchangeAPIHeader*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+    auto* header = static_cast<DLPackExchangeAPIHeader*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
     if (!header) throw nb::python_error();
     while (header && header->version.major != DLPACK_MAJOR_VERSION) header = header->prev_api;
     if (!header) throw nb::type_error("the DLPack exchange API has an unknown version");
@@ -166,8 +192,10 @@ Payload::~Payload() {
 }
 
 void Payload::count_type(uint64_t type) {
-    if (count_++ == 0) first_ = hash_ = type;
-    else hash_ = mix(mix(hash_, type), count_) | (1ull << 62);
+    if (count_++ == 0)
+        first_ = hash_ = type;
+    else
+        hash_ = mix(mix(hash_, type), count_) | (1ull << 62);
 }
 
 bool Payload::view(PyObject* object, Access access, View& v) {
@@ -187,7 +215,8 @@ bool Payload::view(PyObject* object, Access access, View& v) {
         if (!truth(exchange.is_neg, object, lazy)) return false;
         if (!lazy && t.dtype.code == kDLComplex && !truth(exchange.is_conj, object, lazy)) return false;
         if (lazy) {
-            PyErr_SetString(PyExc_BufferError, "the tensor's memory does not hold its values: resolve_neg, resolve_conj");
+            PyErr_SetString(PyExc_BufferError,
+                            "the tensor's memory does not hold its values: resolve_neg, resolve_conj");
             return false;
         }
         v.data = static_cast<std::byte*>(t.data) + t.byte_offset;
@@ -200,8 +229,8 @@ bool Payload::view(PyObject* object, Access access, View& v) {
             return false;
         }
         for (int d = t.ndim - 1; d >= 0; --d)
-            v.stride_store[d] = t.strides ? t.strides[d] * v.item
-                                          : (d == t.ndim - 1 ? v.item : v.stride_store[d + 1] * t.shape[d + 1]);
+            v.stride_store[d] =
+                t.strides ? t.strides[d] * v.item : (d == t.ndim - 1 ? v.item : v.stride_store[d + 1] * t.shape[d + 1]);
         v.strides = v.stride_store;
         if (v.bytes() != 0 && !t.data) {
             PyErr_SetString(PyExc_BufferError, "the tensor has no memory");

@@ -22,7 +22,7 @@ struct View {
     uint64_t type = 0;
     int32_t dimensions = 0;
     const int64_t* shape = nullptr;
-    const int64_t* strides = nullptr;  // bytes
+    const int64_t* strides = nullptr;         // bytes
     int64_t shape_store[8], stride_store[8];  // where the exporter gives none of its own
 
     uint64_t bytes() const;

@@ -14,8 +14,8 @@ void register_container(nanobind::type_object type, nanobind::str attribute);
 void release_containers();
 
 struct Rows {
-    Fingerprint fingerprint;     // of one row: the leading dimension is left out
-    std::vector<Spans> rows;     // where each row's bytes lie
+    Fingerprint fingerprint;  // of one row: the leading dimension is left out
+    std::vector<Spans> rows;  // where each row's bytes lie
 };
 
 // All leaves as one message. Returns false with a Python exception set.
