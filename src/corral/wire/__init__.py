@@ -1,1 +1,1 @@
-"""Structures to bytes and back: a safe format for objects, and layouts for arrays that travel by themselves."""
+"""What travels between ranks, in bytes: objects (:mod:`~corral.wire.codec`) and descriptions of arrays."""

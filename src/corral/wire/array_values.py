@@ -1,7 +1,8 @@
-"""Arrays as values inside an object: a description, and their bytes in the order of their indices."""
+"""Arrays as values inside an object: a description, and their memory."""
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from typing import Any
@@ -10,128 +11,170 @@ import numpy as np
 
 from corral.wire.errors import CodecError
 
-__all__ = ["describe", "is_value", "rebuild"]
+__all__ = [
+    "build_numpy",
+    "build_torch",
+    "checked_shape",
+    "describe_numpy",
+    "describe_torch",
+    "dtype_form",
+    "dtype_from",
+    "is_plain",
+]
 
 _DTYPE = re.compile(r"[<>|=]?[?a-zA-Z][0-9]{0,9}(\[[0-9]{0,9}[a-zA-Z]{1,3}\])?")
-_NUMPY, _TORCH, _JAX, _CUPY = "numpy", "torch", "jax", "cupy"
-_MAX_DIMENSIONS = 64
+_FORTRAN, _GRAD, _PARAMETER = 1, 2, 4
+_EXTENDED = frozenset(
+    "bfloat16 float8_e3m4 float8_e4m3 float8_e4m3b11fnuz float8_e4m3fn float8_e4m3fnuz float8_e5m2 "
+    "float8_e5m2fnuz float8_e8m0fnu float6_e2m3fn float6_e3m2fn float4_e2m1fn int2 int4 uint2 uint4 int1 "
+    "uint1".split()
+)
+_MOST_DIMENSIONS = 64
 
 
-def is_value(obj: Any) -> bool:
-    """Whether an object is an array, or a NumPy scalar, of elements that have a place in the format."""
-    if isinstance(obj, np.ndarray | np.generic):
-        return type(obj).__module__ == "numpy" and not obj.dtype.hasobject
-    library = _library(obj)
-    if library == _TORCH:
-        torch = sys.modules["torch"]
-        return type(obj) in (torch.Tensor, torch.nn.Parameter) and obj.layout == torch.strided and not obj.is_quantized
-    return library in (_JAX, _CUPY)
+def is_plain(dtype: np.dtype[Any]) -> bool:
+    """Whether an array's memory holds its values."""
+    return not dtype.hasobject and dtype.kind != "T"
 
 
-def _library(obj: Any) -> str:
-    root = type(obj).__module__.partition(".")[0]
-    if root == "jaxlib":
-        root = _JAX
-    return root if root in (_TORCH, _JAX, _CUPY) and root in sys.modules else ""
+def dtype_form(dtype: np.dtype[Any]) -> Any:
+    """Return a dtype in plain data."""
+    if dtype.name in _EXTENDED and dtype.isbuiltin == 2:
+        return dtype.name
+    if dtype.names is None and dtype.subdtype is None:
+        return dtype.str
+    return _tuples_to_lists(np.lib.format.dtype_to_descr(dtype))
 
 
-def describe(obj: Any) -> tuple[list[Any], memoryview]:
-    """Return a description of an array for `rebuild`, and its bytes."""
-    library = _library(obj) or _NUMPY
-    if library == _TORCH:
-        torch = sys.modules["torch"]
-        flat = obj.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
-        data = memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else memoryview(b"")
-        return [library, str(obj.dtype).removeprefix("torch."), list(obj.shape)], data
-    array = obj.get() if library == _CUPY else np.asarray(obj)
-    dtype = array.dtype
-    name: Any = dtype.str if dtype.isbuiltin == 1 or dtype.kind in "SUMmV" else dtype.name
-    if dtype.kind in "mM":
-        name = dtype.str
-    if dtype.names is not None:
-        name = _fields(dtype)
-    # A copy only where the elements do not lie in order.
-    flat = np.ascontiguousarray(array).reshape(-1)
-    data = memoryview(flat.view(np.uint8)) if flat.nbytes else memoryview(b"")
-    return [library, name, list(array.shape)], data
+def _tuples_to_lists(form: Any) -> Any:
+    # Tuples and lists differ in a descr, so each comes with a mark.
+    if isinstance(form, list):
+        return ["l", *map(_tuples_to_lists, form)]
+    if isinstance(form, tuple):
+        return ["t", *map(_tuples_to_lists, form)]
+    return form
 
 
-def _fields(dtype: np.dtype[Any]) -> dict[str, Any]:
-    """Describe a structured dtype in plain data: names, formats, offsets and size."""
-    assert dtype.names is not None and dtype.fields is not None
-    parts = [dtype.fields[name] for name in dtype.names]
-    formats = []
-    for part in parts:
-        inner, shape = part[0].base, part[0].shape
-        formats.append([_fields(inner) if inner.names is not None else inner.str, list(shape)])
-    return {
-        "names": list(dtype.names),
-        "formats": formats,
-        "offsets": [part[1] for part in parts],
-        "itemsize": dtype.itemsize,
-    }
+def _lists_to_tuples(form: Any) -> Any:
+    if type(form) is list:
+        parts = [_lists_to_tuples(part) for part in form[1:]]
+        return parts if form[0] == "l" else tuple(parts)
+    return form
 
 
-def _dtype(name: Any, depth: int = 0) -> np.dtype[Any]:
-    if type(name) is dict:
-        if depth > 8:
-            raise CodecError("the message holds a dtype that is nested too deeply")
-        formats = [(_dtype(kind, depth + 1), tuple(shape)) for kind, shape in name["formats"]]
-        fields = {key: name[key] for key in ("names", "offsets", "itemsize")}
-        dtype = np.dtype({**fields, "formats": formats})
-    elif type(name) is str and _DTYPE.fullmatch(name):
-        dtype = np.dtype(name)
-    elif name in ("bfloat16",) or (type(name) is str and name.startswith("float8_")):
-        try:
-            import ml_dtypes
-        except ImportError:
-            raise CodecError(f"an array of {name!r:.60} needs the package ml_dtypes here") from None
-        dtype = np.dtype(getattr(ml_dtypes, name))
-    else:
-        raise CodecError(f"the message holds an array of an unknown dtype {name!r:.60}")
-    if dtype.hasobject:
-        raise CodecError("the message holds an array of Python objects")
+def dtype_from(form: Any) -> np.dtype[Any]:
+    """Invert `dtype_form`; raise `CodecError` for what is none, or holds Python objects."""
+    try:
+        if type(form) is str:
+            if form in _EXTENDED:
+                import ml_dtypes
+
+                return np.dtype(getattr(ml_dtypes, form))
+            if not _DTYPE.fullmatch(form):
+                raise TypeError(f"{form!r:.60} is no dtype")
+            dtype = np.dtype(form)
+        elif type(form) is list:
+            dtype = np.lib.format.descr_to_dtype(_lists_to_tuples(form))
+        else:
+            raise TypeError(f"{type(form).__name__} is no dtype")
+    except ImportError:
+        raise CodecError(
+            f"an array of {form} needs torch, or the package ml_dtypes, to be received"
+        ) from None
+    except Exception as error:
+        raise CodecError(f"malformed dtype: {error}") from None
+    if not is_plain(dtype):
+        raise CodecError("malformed array: its elements are Python objects")
     return dtype
 
 
-def rebuild(description: Any, data: memoryview) -> Any:
-    """Make an array of its own memory from what `describe` returned.
-
-    The array is of its sender's library if that is loaded here, and NumPy's otherwise.
-    """
-    library, name, shape = description
-    if type(shape) is not list or len(shape) > _MAX_DIMENSIONS or any(type(n) is not int or n < 0 for n in shape):
-        raise CodecError("the message holds an array of an impossible shape")
-    count = 1
-    for n in shape:
-        count *= n
-    if library == _TORCH and library in sys.modules:
-        return _rebuild_tensor(name, shape, count, data)
-    dtype = _dtype(_numpy_name(name) if library == _TORCH else name)
-    if count * dtype.itemsize != data.nbytes:
-        raise CodecError("the message holds an array whose bytes do not fit its shape")
-    array: Any = np.ndarray(shape, dtype, bytearray(data)) if data.nbytes else np.empty(shape, dtype)
-    if library in (_JAX, _CUPY) and library in sys.modules:
-        module = sys.modules["cupy"] if library == _CUPY else __import__("jax.numpy").numpy
-        array = module.asarray(array)
-    return array
+def describe_numpy(array: np.ndarray[Any, Any]) -> tuple[Any, list[int], int, memoryview]:
+    """Return the dtype, shape, flags and memory of an array of values."""
+    array = array.view(np.ndarray)
+    shape = list(array.shape)
+    fortran = array.flags.f_contiguous and not array.flags.c_contiguous
+    form = dtype_form(array.dtype)
+    flat = array.ravel(order="F" if fortran else "C")
+    memory = memoryview(flat.view(np.uint8) if flat.nbytes else b"")
+    return form, shape, _FORTRAN if fortran else 0, memory
 
 
-def _numpy_name(name: Any) -> Any:
-    if type(name) is str and (name == "bfloat16" or name.startswith("float8_")):
-        return name
-    if type(name) is str and re.fullmatch(r"bool|u?int(8|16|32|64)|float(16|32|64)|complex(64|128)", name):
-        return np.dtype(name).str
-    raise CodecError(f"the message holds a tensor of {name!r:.60}, which NumPy does not have")
+def checked_shape(shape: Any) -> list[int]:
+    """Return a shape, or raise `CodecError` if it is none."""
+    if type(shape) is not list or len(shape) > _MOST_DIMENSIONS:
+        raise CodecError("malformed shape")
+    for size in shape:
+        if type(size) is not int or size < 0:
+            raise CodecError("malformed shape")
+    return shape
 
 
-def _rebuild_tensor(name: Any, shape: list[int], count: int, data: memoryview) -> Any:
+def _writable(memory: Any) -> Any:
+    """Return memory that the new array may keep and change."""
+    view = memoryview(memory)
+    return bytearray(view) if view.readonly else view
+
+
+def build_numpy(form: Any, shape: Any, flags: Any, memory: Any) -> np.ndarray[Any, Any]:
+    """Return the array that was described."""
+    dtype = dtype_from(form)
+    checked_shape(shape)
+    expected = math.prod(shape) * dtype.itemsize
+    if memoryview(memory).nbytes != expected:
+        raise CodecError(f"malformed array: {memoryview(memory).nbytes} bytes for {expected}")
+    order: Any = "F" if flags == _FORTRAN else "C"
+    try:
+        array: np.ndarray[Any, Any] = np.ndarray(tuple(shape), dtype, _writable(memory), order=order)
+    except (ValueError, TypeError, OverflowError, MemoryError) as error:
+        raise CodecError(f"malformed array: {error}") from None
+    return array if array.flags.aligned else array.copy(order)
+
+
+def describe_torch(tensor: Any) -> tuple[str, list[int], int, memoryview]:
+    """Return the dtype, shape, flags and memory of a strided tensor."""
     torch = sys.modules["torch"]
-    dtype = getattr(torch, name, None) if type(name) is str else None
+    flags = (_GRAD if tensor.requires_grad else 0) | (_PARAMETER if type(tensor) is torch.nn.Parameter else 0)
+    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    memory = memoryview(plain.reshape(-1).view(torch.uint8).numpy() if plain.numel() else b"")
+    return str(plain.dtype).removeprefix("torch."), list(plain.shape), flags, memory
+
+
+def build_torch(name: Any, shape: Any, flags: Any, memory: Any) -> Any:
+    """Return the tensor that was described; without torch, the NumPy array of its values."""
+    torch = sys.modules.get("torch")
+    if type(name) is not str or type(flags) is not int:
+        raise CodecError("malformed tensor")
+    if torch is None:
+        return build_numpy(name if name in _EXTENDED else np_name(name), shape, 0, memory)
+    dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
-        raise CodecError(f"the message holds a tensor of an unknown dtype {name!r:.60}")
-    if count * dtype.itemsize != data.nbytes:
-        raise CodecError("the message holds a tensor whose bytes do not fit its shape")
-    if count == 0:
-        return torch.empty(shape, dtype=dtype)
-    return torch.frombuffer(bytearray(data), dtype=dtype).reshape(shape)
+        raise CodecError(f"no such dtype: torch.{name[:40]}")
+    checked_shape(shape)
+    count = math.prod(shape)
+    if memoryview(memory).nbytes != count * dtype.itemsize:
+        raise CodecError("malformed tensor: its memory does not fit its shape")
+    try:
+        if count:
+            flat = torch.frombuffer(_writable(memory), dtype=torch.uint8)
+            if flat.data_ptr() % dtype.itemsize:
+                flat = flat.clone()
+            tensor = flat.view(dtype).reshape(shape)
+        else:
+            tensor = torch.empty(shape, dtype=dtype)
+        if flags & _PARAMETER:
+            return torch.nn.Parameter(tensor, requires_grad=bool(flags & _GRAD))
+        return tensor.requires_grad_() if flags & _GRAD else tensor
+    except (RuntimeError, ValueError, TypeError, OverflowError, NotImplementedError) as error:
+        raise CodecError(f"malformed tensor: {error}") from None
+
+
+def np_name(name: str) -> str:
+    """Return NumPy's dtype for a name of torch's that both have."""
+    if name not in _SHARED:
+        raise CodecError(f"NumPy has no dtype like torch.{name[:40]}")
+    return np.dtype(name).str
+
+
+_SHARED = frozenset(
+    "bool uint8 int8 uint16 int16 uint32 int32 uint64 int64 float16 float32 float64 complex64 complex128".split()
+)

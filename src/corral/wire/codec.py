@@ -1,65 +1,122 @@
-"""Objects to bytes and back, in a format that runs no code.
+"""Python objects as bytes, in a format that runs no code.
 
-A message is one byte that tells its form, then either plain MessagePack, for what that holds exactly, or a body
-of MessagePack with extensions followed by the arrays' bytes, which are copied into no other encoding. What has no
-place in the format is pickled on its own, with its arrays out of band, where that is permitted.
+Plain data is MessagePack. What MessagePack cannot tell apart (a tuple from a list) or lacks (sets, arrays, dates)
+is an extension type whose content is again of this format. Memory of arrays travels beside the header, and is
+never copied into it. Objects of any other type are pickled one by one, if that is permitted.
+
+An encoded object that consists of MessagePack's own types is nothing but their MessagePack. Any other starts with
+a byte that no MessagePack has, a table of the lengths of what follows, the header, and the memory of the arrays.
 """
 
 from __future__ import annotations
 
-import os
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from corral.wire import extensions
 from corral.wire.errors import CodecError, PickleError
+from corral.wire.extensions import MAX_DEPTH, SCALARS, Reader, Unsendable, Writer
 
 __all__ = ["CodecError", "PickleError", "decode", "dumps", "encode", "loads"]
 
-_PLAIN, _EXTENDED = b"\x01", b"\x02"
-_HEAD = struct.Struct("<cQI")  # form, bytes of the body, number of buffers
-_LENGTH = struct.Struct("<Q")
+_MAGIC = b"\xc1CR\x01"
+_HEAD = struct.Struct("<4sIQ")
 
-_encode_plain = msgspec.msgpack.Encoder().encode
-_decode_plain = msgspec.msgpack.Decoder().decode
+_NOTHING: frozenset[type] = frozenset()
 
-# Types whose values MessagePack gives back as they were; integers only within 64 bits.
-_ATOMS = frozenset({type(None), bool, float, str, bytes})
-_LOW, _HIGH = -(1 << 63), 1 << 63
-_MAX_DEPTH = extensions.MAX_DEPTH
+_pack = msgspec.msgpack.Encoder().encode
 
 
-def _is_plain(obj: Any, depth: int = 0) -> bool:
+def _no_extension(code: int, data: memoryview) -> Any:
+    raise CodecError(f"malformed object: extension {code} outside a header")
+
+
+_unpack_plain = msgspec.msgpack.Decoder(ext_hook=_no_extension).decode
+
+
+def dumps(obj: Any, allow_pickle: bool = True) -> bytes:
+    """Return an object as bytes.
+
+    Parameters
+    ----------
+    obj
+        Plain data, arrays, TensorDicts, and containers of them; or any object that can be pickled.
+    allow_pickle
+        Whether what is none of these may be pickled.
+
+    Raises
+    ------
+    PickleError
+        If some object in it would have to be pickled and that is refused, or fails.
+    ValueError
+        If a container contains itself, or lies too deep.
+
+    Examples
+    --------
+    >>> loads(dumps({"a": (1, 2.0), 3: {"x"}}))
+    {'a': (1, 2.0), 3: {'x'}}
+    """
     kind = type(obj)
-    if kind in _ATOMS:
-        return True
-    if kind is int:
-        return _LOW <= obj < _HIGH
-    if depth > _MAX_DEPTH:
-        return False
-    if kind is dict:
-        for key, value in obj.items():
-            if type(key) is not str:
-                return False
-            inner = type(value)
-            if inner in _ATOMS:
-                continue
-            if inner is int:
-                if not _LOW <= value < _HIGH:
-                    return False
-            elif not _is_plain(value, depth + 1):
-                return False
-        return True
-    if kind is list:
-        return all(_is_plain(item, depth + 1) for item in obj)
-    return False
+    if kind in SCALARS or (
+        kind is dict and SCALARS.issuperset(map(type, obj.values())) and SCALARS.issuperset(map(type, obj))
+    ):
+        try:
+            return _pack(obj)
+        except (ValueError, OverflowError):
+            pass  # an integer of more than 64 bits, a lone surrogate
+    writer, header = _encode(obj, allow_pickle)
+    if not writer.tagged:
+        return header
+    buffers = writer.buffers
+    lengths = struct.pack(f"<{len(buffers)}Q", *[memoryview(b).nbytes for b in buffers])
+    return b"".join([_HEAD.pack(_MAGIC, len(buffers), len(header)), lengths, header, *buffers])
 
 
-def _may_pickle(allowed: bool) -> bool:
-    return allowed and os.environ.get("CORRAL_PICKLE", "").lower() != "deny"
+def loads(data: Any, allow_pickle: bool = True) -> Any:
+    """Return the object that `dumps` turned into bytes.
+
+    Parameters
+    ----------
+    data
+        The bytes, from whomever: unless pickles are allowed, nothing in them runs code.
+    allow_pickle
+        Whether pickles in it may be opened.
+
+    Raises
+    ------
+    CodecError
+        If the bytes are malformed.
+    PickleError
+        If they contain a pickle, and that is refused or fails.
+    """
+    try:
+        if data[0] != 0xC1:
+            return _unpack_plain(data)
+    except CodecError:
+        raise
+    except (msgspec.MsgspecError, ValueError, TypeError, IndexError, OverflowError, RecursionError) as error:
+        raise CodecError(f"malformed object: {error}") from None
+    view = memoryview(data).cast("B")
+    if len(view) < _HEAD.size:
+        raise CodecError("malformed object: it ends early")
+    magic, count, length = _HEAD.unpack_from(view)
+    if magic != _MAGIC:
+        raise CodecError("malformed object: of an unknown format")
+    start = _HEAD.size + 8 * count
+    if start + length > len(view):
+        raise CodecError("malformed object: it ends early")
+    lengths = struct.unpack_from(f"<{count}Q", view, _HEAD.size)
+    header = view[start : start + length]
+    at = start + length
+    if at + sum(lengths) != len(view):
+        raise CodecError("malformed object: its parts do not add up")
+    buffers = []
+    for size in lengths:
+        buffers.append(view[at : at + size].toreadonly())
+        at += size
+    return decode(header, buffers, allow_pickle)
 
 
 def encode(obj: Any, allow_pickle: bool = True) -> tuple[bytes, list[memoryview]]:
@@ -82,18 +139,14 @@ def encode(obj: Any, allow_pickle: bool = True) -> tuple[bytes, list[memoryview]
     ------
     PickleError
         If an object inside needs pickle and that is denied; the message names its type.
-    CodecError
-        If the object is nested too deeply, as one that contains itself is.
+    ValueError
+        If a container contains itself, or is nested too deeply.
     """
-    if _is_plain(obj):
-        return _PLAIN + _encode_plain(obj), []
-    buffers: list[memoryview] = []
-    body = extensions.pack(obj, buffers, _may_pickle(allow_pickle))
-    table = b"".join(_LENGTH.pack(buffer.nbytes) for buffer in buffers)
-    return _HEAD.pack(_EXTENDED, len(body), len(buffers)) + table + body, buffers
+    writer, header = _encode(obj, allow_pickle)
+    return header, writer.buffers
 
 
-def decode(header: bytes | memoryview, buffers: Sequence[Any] = (), allow_pickle: bool = True) -> Any:
+def decode(header: Any, buffers: Sequence[Any] = (), allow_pickle: bool = True) -> Any:
     """Rebuild the object that `encode` took apart.
 
     Parameters
@@ -101,7 +154,8 @@ def decode(header: bytes | memoryview, buffers: Sequence[Any] = (), allow_pickle
     header
         From `encode`.
     buffers
-        Objects with the buffer protocol that hold what `encode`'s buffers held. Arrays are copied out of them.
+        Objects with the buffer protocol that hold what `encode`'s buffers held. Arrays keep as their
+        memory those that can be written, and copy others.
     allow_pickle
         As for `encode`: a pickle inside is refused unless it is permitted here too.
 
@@ -112,72 +166,37 @@ def decode(header: bytes | memoryview, buffers: Sequence[Any] = (), allow_pickle
     PickleError
         If there is a pickle inside and that is denied; the message names the type.
     """
-    view = memoryview(header)
-    form = bytes(view[:1])
-    if form == _PLAIN:
-        return _guard(_decode_plain, view[1:])
-    body, lengths = _parse(view)
-    views = [memoryview(buffer).cast("B") for buffer in buffers]
-    if [each.nbytes for each in views] != lengths:
-        raise CodecError("the message's arrays do not have the sizes that its header gives")
-    return _guard(lambda data: extensions.unpack(data, views, _may_pickle(allow_pickle)), body)
-
-
-def dumps(obj: Any, allow_pickle: bool = True) -> bytes:
-    """Encode an object as one piece.
-
-    Parameters, exceptions
-        As for `encode`.
-
-    Examples
-    --------
-    >>> loads(dumps({"loss": 0.5, "shape": (2, 3)}))
-    {'loss': 0.5, 'shape': (2, 3)}
-    """
-    header, buffers = encode(obj, allow_pickle)
-    return b"".join([header, *buffers]) if buffers else header
-
-
-def loads(data: bytes | memoryview, allow_pickle: bool = True) -> Any:
-    """Decode what `dumps` made.
-
-    Parameters, exceptions
-        As for `decode`.
-    """
-    view = memoryview(data)
-    if bytes(view[:1]) == _PLAIN:
-        return _guard(_decode_plain, view[1:])
-    body, lengths = _parse(view)
-    at = _HEAD.size + len(lengths) * _LENGTH.size + body.nbytes
-    if at + sum(lengths) != view.nbytes:
-        raise CodecError("the message's arrays do not have the sizes that its header gives")
-    views = []
-    for length in lengths:
-        views.append(view[at : at + length])
-        at += length
-    return _guard(lambda part: extensions.unpack(part, views, _may_pickle(allow_pickle)), body)
-
-
-def _parse(view: memoryview) -> tuple[memoryview, list[int]]:
-    """Split a header into its body and the lengths of its buffers, believing no number before it is checked."""
-    if view.nbytes < _HEAD.size:
-        raise CodecError("the message is too short")
-    form, size, count = _HEAD.unpack_from(view)
-    if form != _EXTENDED:
-        raise CodecError(f"the message is of an unknown form {form!r}")
-    start = _HEAD.size + count * _LENGTH.size
-    if start > view.nbytes or size > view.nbytes - start:
-        raise CodecError("the message is shorter than its header says")
-    lengths = [_LENGTH.unpack_from(view, _HEAD.size + i * _LENGTH.size)[0] for i in range(count)]
-    return view[start : start + size], lengths
-
-
-def _guard(read: Callable[[memoryview], Any], data: memoryview) -> Any:
+    reader = Reader(buffers, allow_pickle)
     try:
-        return read(data)
+        return reader.read(header)
     except (CodecError, PickleError):
         raise
-    except RecursionError:
-        raise CodecError("the message is nested too deeply") from None
-    except msgspec.DecodeError as error:
-        raise CodecError(f"the message cannot be decoded: {error}") from None
+    except (
+        msgspec.MsgspecError,
+        ArithmeticError,
+        LookupError,
+        TypeError,
+        ValueError,
+        RecursionError,
+    ) as error:
+        raise CodecError(f"malformed object: {error}") from None
+
+
+def _encode(obj: Any, allow_pickle: bool) -> tuple[Writer, bytes]:
+    for trusted in (SCALARS, _NOTHING):  # look at single scalars only where some of them cannot be packed
+        writer = Writer(allow_pickle, trusted)
+        try:
+            return writer, _pack(writer.walk(obj))
+        except RecursionError:
+            raise ValueError(
+                f"the object's containers lie too deep ({MAX_DEPTH} levels can be sent)"
+            ) from None
+        except (OverflowError, UnicodeEncodeError):
+            if trusted is _NOTHING:
+                raise
+        except Unsendable as error:
+            raise ValueError(str(error)) from None
+        except ValueError as error:
+            if trusted is _NOTHING or isinstance(error, PickleError):
+                raise
+    raise AssertionError("unreachable")

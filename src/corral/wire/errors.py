@@ -1,4 +1,4 @@
-"""What can go wrong between an object and its bytes."""
+"""What goes wrong between objects and bytes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ __all__ = ["CodecError", "PickleError"]
 
 
 class CodecError(DistBackendError, ValueError):
-    """Bytes that are no encoding of an object, or an object that has none."""
+    """Bytes that are no encoded object."""
 
 
 class PickleError(DistBackendError, TypeError):
-    """An object that only pickle can carry, where pickles are denied."""
+    """An object that could travel only as a pickle, where pickles are refused or where it failed."""

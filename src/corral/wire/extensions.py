@@ -3,216 +3,394 @@
 from __future__ import annotations
 
 import datetime
-import pickle
 import struct
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec.msgpack import Ext
 
-from corral.wire import array_values
-from corral.wire.errors import CodecError, PickleError
+from corral.wire import array_values as arrays
+from corral.wire import moments, pickles
+from corral.wire.errors import CodecError
 
-__all__ = ["MAX_DEPTH", "pack", "unpack"]
+__all__ = ["MAX_DEPTH", "SCALARS", "Reader", "Unsendable", "Writer"]
 
-MAX_DEPTH = 100
+MAX_DEPTH = 200
 """Levels of nesting that an object may have: a message must not exhaust its reader's stack."""
 
-_Ext = msgspec.msgpack.Ext
-_encode = msgspec.msgpack.Encoder().encode
+SCALARS = frozenset({type(None), bool, int, float, str})
+"""Types that MessagePack gives back as they were: integers of 64 bits, strings of Unicode."""
 
-TUPLE, SET, FROZENSET, DICT, INT, COMPLEX, BYTEARRAY = 1, 2, 3, 4, 5, 6, 7
-DATETIME, DATE, TIME, TIMEDELTA, ARRAY, SCALAR, TENSORDICT, PICKLE = 8, 9, 10, 11, 12, 13, 14, 15
+_KEYS = SCALARS | {bytes}
+_INLINE = 512  # bytes of memory that cost less inside the header than beside it
+_LONG = 1 << 16  # length from which strings go beside the header
+_COMPLEX = struct.Struct("<dd")
+
+(
+    _INT,
+    _COMPLEX_NUMBER,
+    _STR,
+    _BYTES,
+    _BYTEARRAY,
+    _TUPLE,
+    _SET,
+    _FROZENSET,
+    _DICT,
+    _DATETIME,
+    _DATE,
+    _TIME,
+    _TIMEDELTA,
+    _ARRAY,
+    _SCALAR,
+    _TENSOR,
+    _JAX,
+    _STRINGS,
+    _TENSORDICT,
+    _PICKLE,
+) = range(1, 21)
+
+_pack = msgspec.msgpack.Encoder().encode
 
 
-class _Packer:
-    def __init__(self, buffers: list[memoryview], may_pickle: bool) -> None:
-        self.buffers = buffers
-        self.may_pickle = may_pickle
+class Unsendable(Exception):
+    """An object that cannot be sent, whatever its scalars."""
 
-    def pack(self, obj: Any, depth: int) -> Any:
-        if depth > MAX_DEPTH:
-            raise CodecError(f"the object is nested more than {MAX_DEPTH} levels deep, or contains itself")
+
+class Writer:
+    """Turns an object into one that MessagePack can say."""
+
+    __slots__ = ("allow_pickle", "buffers", "path", "tagged", "trusted")
+
+    def __init__(self, allow_pickle: bool, trusted: frozenset[type]) -> None:
+        self.allow_pickle = allow_pickle
+        self.trusted = trusted
+        self.buffers: list[memoryview] = []
+        self.path: set[int] = set()
+        self.tagged = False
+
+    def walk(self, obj: Any) -> Any:
         kind = type(obj)
-        if kind is str or kind is float or kind is bool or obj is None or kind is bytes:
+        if kind in self.trusted:
             return obj
-        packer = _PACKERS.get(kind)
-        if packer is not None:
-            return packer(self, obj, depth + 1)
-        if array_values.is_value(obj):
-            return self.array(obj)
-        if _is_tensordict(obj):
-            return self.nest(TENSORDICT, [list(obj.batch_size), dict(obj.items())], depth + 1)
-        return self.pickled(obj)
+        if kind is list:
+            if self.trusted.issuperset(map(type, obj)):
+                return obj
+            self.enter(obj)
+            items = [self.walk(item) for item in obj]
+            self.path.discard(id(obj))
+            return items
+        if kind is dict:
+            return self.dict(obj)
+        write = _writers.get(kind)
+        if write is None:
+            write = _writer_of(kind)
+        return write(self, obj)
 
-    def nest(self, code: int, items: Any, depth: int) -> Any:
-        return _Ext(code, _encode([self.pack(item, depth) for item in items]))
+    def dict(self, obj: dict[Any, Any]) -> Any:
+        self.enter(obj)
+        result: Any
+        if self.trusted.issuperset(map(type, obj)):
+            result = {key: self.walk(value) for key, value in obj.items()}
+        else:
+            keys = [self.walk(key) for key in obj]
+            values = [self.walk(value) for value in obj.values()]
+            if _KEYS.issuperset(map(type, keys)):
+                result = dict(zip(keys, values, strict=True))
+            else:
+                result = self.tag(_DICT, [keys, values])
+        self.path.discard(id(obj))
+        return result
 
-    def list(self, obj: Any, depth: int) -> Any:
-        return [self.pack(item, depth) for item in obj]
+    def enter(self, obj: Any) -> None:
+        if id(obj) in self.path:
+            raise Unsendable(f"a {type(obj).__name__} contains itself, and cannot be sent")
+        if len(self.path) >= MAX_DEPTH:
+            raise Unsendable(f"the object's containers lie too deep ({MAX_DEPTH} levels can be sent)")
+        self.path.add(id(obj))
 
-    def dict(self, obj: Any, depth: int) -> Any:
-        if all(type(key) is str for key in obj):
-            return {key: self.pack(value, depth) for key, value in obj.items()}
-        return self.nest(DICT, [part for pair in obj.items() for part in pair], depth)
+    def sequence(self, code: int, obj: Any) -> Ext:
+        self.enter(obj)
+        items = list(obj) if self.trusted.issuperset(map(type, obj)) else [self.walk(item) for item in obj]
+        self.path.discard(id(obj))
+        return self.tag(code, items)
 
-    def int(self, obj: Any, depth: int) -> Any:
-        if -(1 << 63) <= obj < 1 << 63:
+    def tag(self, code: int, content: Any) -> Ext:
+        self.tagged = True
+        return Ext(code, _pack(content))
+
+    def memory(self, memory: Any) -> Any:
+        """Put memory into the header, or beside it and its number into the header."""
+        view = memoryview(memory)
+        if view.nbytes <= _INLINE:
+            return view.tobytes()
+        self.buffers.append(view)
+        self.tagged = True
+        return len(self.buffers) - 1
+
+    def pickle(self, obj: Any) -> Ext:
+        data, pieces = pickles.freeze(obj, self.allow_pickle)
+        refs = [self.memory(piece) for piece in pieces]
+        return self.tag(_PICKLE, [pickles.type_name(type(obj)), self.memory(data), refs])
+
+
+def _write_int(w: Writer, obj: int) -> Any:
+    if -(1 << 63) <= obj < 1 << 64:
+        return obj
+    return w.tag(_INT, w.memory(obj.to_bytes(obj.bit_length() // 8 + 1, "little", signed=True)))
+
+
+def _write_str(w: Writer, obj: str) -> Any:
+    if len(obj) < _LONG:
+        try:
+            obj.encode()
+        except UnicodeEncodeError:
+            pass
+        else:
             return obj
-        return _Ext(INT, obj.to_bytes(obj.bit_length() // 8 + 1, "little", signed=True))
-
-    def array(self, obj: Any) -> Any:
-        description, buffer = array_values.describe(obj)
-        self.buffers.append(buffer)
-        code = SCALAR if isinstance(obj, np.generic) else ARRAY
-        return _Ext(code, _encode([*description, len(self.buffers) - 1]))
-
-    def pickled(self, obj: Any) -> Any:
-        kind = type(obj)
-        name = f"{kind.__module__}.{kind.__qualname__}"
-        if not self.may_pickle:
-            raise PickleError(
-                f"an object of type {name} can only be sent as a pickle, and pickles are denied "
-                "(allow_pickle=False or CORRAL_PICKLE=deny). Send plain data, arrays or a TensorDict instead"
-            )
-        parts: list[pickle.PickleBuffer] = []
-        data = pickle.dumps(obj, protocol=5, buffer_callback=parts.append)
-        first = len(self.buffers)
-        self.buffers.extend(part.raw() for part in parts)
-        return _Ext(PICKLE, _encode([name, data, first, len(parts)]))
+    return w.tag(_STR, w.memory(obj.encode("utf-8", "surrogatepass")))
 
 
-def _is_tensordict(obj: Any) -> bool:
-    import sys
-
-    module = sys.modules.get("corral.tensordict")
-    return module is not None and type(obj) is module.TensorDict
+def _write_bytes(w: Writer, obj: bytes) -> Any:
+    return obj if len(obj) < _LONG else w.tag(_BYTES, w.memory(obj))
 
 
-def _time_text(obj: Any) -> Any:
-    if type(obj.tzinfo) not in (type(None), datetime.timezone):
-        return None
-    return [obj.isoformat(), obj.fold]
+def _write_array(w: Writer, obj: np.ndarray[Any, Any]) -> Any:
+    if not arrays.is_plain(obj.dtype):
+        if obj.dtype.kind == "T" and obj.dtype == np.dtypes.StringDType():
+            return w.tag(_STRINGS, [list(obj.shape), w.walk(obj.ravel().tolist())])
+        return w.pickle(obj)
+    form, shape, flags, memory = arrays.describe_numpy(obj)
+    return w.tag(_ARRAY, [form, shape, flags, w.memory(memory)])
 
 
-def _pack_time(code: int) -> Callable[[_Packer, Any, int], Any]:
-    def pack_one(packer: _Packer, obj: Any, depth: int) -> Any:
-        text = _time_text(obj)
-        return packer.pickled(obj) if text is None else _Ext(code, _encode(text))
+def _write_scalar(w: Writer, obj: np.generic) -> Any:
+    array = np.asarray(obj)
+    if not arrays.is_plain(array.dtype):
+        return w.pickle(obj)
+    form, _, _, memory = arrays.describe_numpy(array)
+    return w.tag(_SCALAR, [form, w.memory(memory)])
 
-    return pack_one
+
+def _write_tensor(w: Writer, obj: Any) -> Any:
+    torch = sys.modules["torch"]
+    if obj.layout is not torch.strided or obj.is_quantized or obj.is_nested or obj.device.type == "meta":
+        return w.pickle(obj)
+    name, shape, flags, memory = arrays.describe_torch(obj)
+    device = "" if obj.device.type == "cpu" else str(obj.device)
+    return w.tag(_TENSOR, [name, shape, flags, device, w.memory(memory)])
 
 
-_PACKERS: dict[type, Callable[[_Packer, Any, int], Any]] = {
-    int: _Packer.int,
-    list: _Packer.list,
-    dict: _Packer.dict,
-    tuple: lambda packer, obj, depth: packer.nest(TUPLE, obj, depth),
-    set: lambda packer, obj, depth: packer.nest(SET, obj, depth),
-    frozenset: lambda packer, obj, depth: packer.nest(FROZENSET, obj, depth),
-    complex: lambda packer, obj, depth: _Ext(COMPLEX, struct.pack("<dd", obj.real, obj.imag)),
-    bytearray: lambda packer, obj, depth: _Ext(BYTEARRAY, bytes(obj)),
-    datetime.datetime: _pack_time(DATETIME),
-    datetime.time: _pack_time(TIME),
-    datetime.date: lambda packer, obj, depth: _Ext(DATE, obj.isoformat().encode()),
-    datetime.timedelta: lambda packer, obj, depth: _Ext(
-        TIMEDELTA, struct.pack("<qqq", obj.days, obj.seconds, obj.microseconds)
-    ),
+def _write_jax(w: Writer, obj: Any) -> Any:
+    form, shape, flags, memory = arrays.describe_numpy(np.asarray(obj))
+    return w.tag(_JAX, [form, shape, flags, w.memory(memory)])
+
+
+def _write_cupy(w: Writer, obj: Any) -> Any:
+    form, shape, flags, memory = arrays.describe_numpy(obj.get())
+    return w.tag(_ARRAY, [form, shape, flags, w.memory(memory)])
+
+
+def _write_tensordict(w: Writer, obj: Any) -> Any:
+    w.enter(obj)
+    names = getattr(obj, "_names", None)
+    device = getattr(obj, "device", None)
+    content = [
+        w.walk(dict(obj._source)),
+        list(map(int, obj.batch_size)),
+        None if device is None else str(device),
+        None if names is None else list(names),
+        bool(getattr(obj, "is_locked", False)),
+    ]
+    w.path.discard(id(obj))
+    return w.tag(_TENSORDICT, content)
+
+
+def _write_moment(code: int, pack: Callable[[Any], list[Any] | None]) -> Callable[[Writer, Any], Any]:
+    def write(w: Writer, obj: Any) -> Any:
+        parts = pack(obj)
+        return w.pickle(obj) if parts is None else w.tag(code, parts)
+
+    return write
+
+
+_writers: dict[type, Callable[[Writer, Any], Any]] = {
+    type(None): lambda w, obj: obj,
+    bool: lambda w, obj: obj,
+    float: lambda w, obj: obj,
+    int: _write_int,
+    str: _write_str,
+    bytes: _write_bytes,
+    complex: lambda w, obj: w.tag(_COMPLEX_NUMBER, _COMPLEX.pack(obj.real, obj.imag)),
+    bytearray: lambda w, obj: w.tag(_BYTEARRAY, w.memory(obj)),
+    tuple: lambda w, obj: w.sequence(_TUPLE, obj),
+    set: lambda w, obj: w.sequence(_SET, obj),
+    frozenset: lambda w, obj: w.sequence(_FROZENSET, obj),
+    datetime.datetime: _write_moment(_DATETIME, moments.pack_datetime),
+    datetime.time: _write_moment(_TIME, moments.pack_time),
+    datetime.date: lambda w, obj: w.tag(_DATE, obj.toordinal()),
+    datetime.timedelta: lambda w, obj: w.tag(_TIMEDELTA, moments.pack_delta(obj)),
+    np.ndarray: _write_array,
+    np.memmap: _write_array,
 }
 
 
-def pack(obj: Any, buffers: list[memoryview], may_pickle: bool) -> bytes:
-    """Encode an object as MessagePack with extensions; its arrays' memory is appended to `buffers`."""
-    return _encode(_Packer(buffers, may_pickle).pack(obj, 0))
+def _writer_of(kind: type) -> Callable[[Writer, Any], Any]:
+    """Choose how objects of a type met for the first time travel."""
+    module = kind.__module__.partition(".")[0]
+    write: Callable[[Writer, Any], Any] = Writer.pickle
+    if issubclass(kind, np.generic):
+        write = _write_scalar if module in ("numpy", "ml_dtypes") else Writer.pickle
+    elif module == "torch" and kind in (sys.modules["torch"].Tensor, sys.modules["torch"].nn.Parameter):
+        write = _write_tensor
+    elif module in ("jaxlib", "jax") and hasattr(kind, "addressable_shards"):
+        write = _write_jax
+    elif module == "cupy" and hasattr(kind, "__cuda_array_interface__"):
+        write = _write_cupy
+    elif module == "corral" and kind is getattr(sys.modules.get("corral.tensordict"), "TensorDict", None):
+        write = _write_tensordict
+    else:
+        return write  # not remembered: classes come and go
+    _writers[kind] = write
+    return write
 
 
-class _Unpacker:
-    def __init__(self, buffers: Sequence[memoryview], may_pickle: bool) -> None:
-        self.buffers = buffers
-        self.may_pickle = may_pickle
+class Reader:
+    """Turns headers back into objects, and gives each buffer to one of them only."""
+
+    __slots__ = ("allow_pickle", "buffers", "depth", "read")
+
+    def __init__(self, buffers: Sequence[Any], allow_pickle: bool) -> None:
+        self.buffers: list[Any] = list(buffers)
+        self.allow_pickle = allow_pickle
         self.depth = 0
-        self.decode = msgspec.msgpack.Decoder(ext_hook=self.extension).decode
+        self.read: Callable[[Any], Any] = msgspec.msgpack.Decoder(ext_hook=self.extension).decode
 
     def extension(self, code: int, data: memoryview) -> Any:
+        build = _builders.get(code)
+        if build is None:
+            raise CodecError(f"malformed object: unknown extension {code}")
+        if self.depth > 2 * MAX_DEPTH:
+            raise CodecError("malformed object: too deep")
         self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise CodecError("the message is nested too deeply")
-        try:
-            reader = _READERS.get(code)
-            if reader is None:
-                raise CodecError(f"the message holds an extension of unknown number {code}")
-            return reader(self, data)
-        except (CodecError, PickleError, msgspec.DecodeError):
-            raise
-        except (ValueError, TypeError, OverflowError, struct.error) as error:
-            raise CodecError(f"the message holds a value that makes no sense: {error}") from None
-        finally:
-            self.depth -= 1
+        result = build(self, self.read(data))
+        self.depth -= 1
+        return result
 
-    def items(self, data: memoryview) -> list[Any]:
-        items = self.decode(data)
-        if type(items) is not list:
-            raise CodecError("the message has something else where a list belongs")
-        return items
-
-    def dict(self, data: memoryview) -> Any:
-        items = self.items(data)
-        return dict(zip(items[::2], items[1::2], strict=True))
-
-    def buffer(self, index: Any) -> memoryview:
-        if type(index) is not int or not 0 <= index < len(self.buffers):
-            raise CodecError("the message names an array that it does not have")
-        return self.buffers[index]
-
-    def array(self, data: memoryview) -> Any:
-        *description, index = self.items(data)
-        return array_values.rebuild(description, self.buffer(index))
-
-    def tensordict(self, data: memoryview) -> Any:
-        from corral.tensordict import TensorDict
-
-        batch_size, source = self.items(data)
-        return TensorDict(source, batch_size=batch_size)
-
-    def pickled(self, data: memoryview) -> Any:
-        name, body, first, count = self.items(data)
-        if not self.may_pickle:
-            raise PickleError(
-                f"the message holds a pickle of type {name!r:.200}, and pickles are denied here "
-                "(allow_pickle=False or CORRAL_PICKLE=deny)"
-            )
-        parts = [bytearray(self.buffer(first + i)) for i in range(min(count, len(self.buffers)))]
-        return pickle.loads(body, buffers=parts)
+    def memory(self, ref: Any) -> Any:
+        if type(ref) is bytes:
+            return ref
+        if type(ref) is not int or not 0 <= ref < len(self.buffers):
+            raise CodecError("malformed object: no such buffer")
+        buffer = self.buffers[ref]
+        if buffer is None:  # or few bytes could become any number of arrays
+            raise CodecError("malformed object: a buffer belongs to two arrays")
+        self.buffers[ref] = None
+        return buffer
 
 
-def _read_time(kind: Any) -> Callable[[_Unpacker, memoryview], Any]:
-    def read_one(unpacker: _Unpacker, data: memoryview) -> Any:
-        text, fold = unpacker.items(data)
-        return kind.fromisoformat(text).replace(fold=fold)
-
-    return read_one
+def _build_complex(r: Reader, content: Any) -> complex:
+    if type(content) is not bytes or len(content) != _COMPLEX.size:
+        raise CodecError("malformed complex number")
+    return complex(*_COMPLEX.unpack(content))
 
 
-_READERS: dict[int, Callable[[_Unpacker, memoryview], Any]] = {
-    TUPLE: lambda unpacker, data: tuple(unpacker.items(data)),
-    SET: lambda unpacker, data: set(unpacker.items(data)),
-    FROZENSET: lambda unpacker, data: frozenset(unpacker.items(data)),
-    DICT: _Unpacker.dict,
-    INT: lambda unpacker, data: int.from_bytes(data, "little", signed=True),
-    COMPLEX: lambda unpacker, data: complex(*struct.unpack("<dd", data)),
-    BYTEARRAY: lambda unpacker, data: bytearray(data),
-    DATETIME: _read_time(datetime.datetime),
-    TIME: _read_time(datetime.time),
-    DATE: lambda unpacker, data: datetime.date.fromisoformat(bytes(data).decode()),
-    TIMEDELTA: lambda unpacker, data: datetime.timedelta(*struct.unpack("<qqq", data)),
-    ARRAY: _Unpacker.array,
-    SCALAR: lambda unpacker, data: unpacker.array(data)[()],
-    TENSORDICT: _Unpacker.tensordict,
-    PICKLE: _Unpacker.pickled,
+def _items(content: Any) -> list[Any]:
+    if type(content) is not list:
+        raise CodecError("malformed container")
+    return content
+
+
+def _build_dict(r: Reader, content: Any) -> dict[Any, Any]:
+    keys, values = content
+    return dict(zip(_items(keys), _items(values), strict=True))
+
+
+def _build_scalar(r: Reader, content: Any) -> Any:
+    form, ref = content
+    return arrays.build_numpy(form, [], 0, r.memory(ref))[()]
+
+
+def _build_array(r: Reader, content: Any) -> Any:
+    form, shape, flags, ref = content
+    return arrays.build_numpy(form, shape, flags, r.memory(ref))
+
+
+def _build_jax(r: Reader, content: Any) -> Any:
+    array = _build_array(r, content)
+    jax = sys.modules.get("jax")
+    return array if jax is None else jax.numpy.asarray(array)
+
+
+def _build_tensor(r: Reader, content: Any) -> Any:
+    name, shape, flags, device, ref = content
+    tensor = arrays.build_torch(name, shape, flags, r.memory(ref))
+    torch = sys.modules.get("torch")
+    if type(device) is str and device.startswith("cuda") and torch is not None and torch.cuda.is_available():
+        index = int(device.partition(":")[2] or 0)
+        return tensor.to("cuda", index if index < torch.cuda.device_count() else 0)
+    return tensor
+
+
+def _build_strings(r: Reader, content: Any) -> Any:
+    shape, strings = content
+    arrays.checked_shape(shape)
+    if any(type(s) is not str for s in _items(strings)):
+        raise CodecError("malformed array of strings")
+    return np.array(strings, np.dtypes.StringDType()).reshape(shape)
+
+
+def _build_tensordict(r: Reader, content: Any) -> Any:
+    from corral.tensordict import TensorDict
+
+    source, batch_size, device, names, locked = content
+    if type(source) is not dict:
+        raise CodecError("malformed TensorDict")
+    try:
+        result = TensorDict(source, batch_size=arrays.checked_shape(batch_size), device=device)
+        if names is not None:
+            result.names = names
+        return result.lock_() if locked else result
+    except (RuntimeError, AttributeError) as error:
+        raise CodecError(f"malformed TensorDict: {error}") from None
+
+
+def _build_pickle(r: Reader, content: Any) -> Any:
+    name, ref, refs = content
+    if type(name) is not str:
+        raise CodecError("malformed pickle")
+    pickles.check(name, r.allow_pickle, "be received")
+    pieces = [_own(r.memory(piece)) for piece in _items(refs)]
+    return pickles.thaw(name, r.memory(ref), pieces, r.allow_pickle)
+
+
+def _own(memory: Any) -> Any:
+    """Return memory that an unpickled array may write."""
+    view = memoryview(memory)
+    return bytearray(view) if view.readonly else view
+
+
+_builders: dict[int, Callable[[Reader, Any], Any]] = {
+    _INT: lambda r, content: int.from_bytes(r.memory(content), "little", signed=True),
+    _COMPLEX_NUMBER: _build_complex,
+    _STR: lambda r, content: str(r.memory(content), "utf-8", "surrogatepass"),
+    _BYTES: lambda r, content: bytes(r.memory(content)),
+    _BYTEARRAY: lambda r, content: bytearray(r.memory(content)),
+    _TUPLE: lambda r, content: tuple(_items(content)),
+    _SET: lambda r, content: set(_items(content)),
+    _FROZENSET: lambda r, content: frozenset(_items(content)),
+    _DICT: _build_dict,
+    _DATETIME: lambda r, content: moments.unpack_datetime(content),
+    _DATE: lambda r, content: datetime.date.fromordinal(content),
+    _TIME: lambda r, content: moments.unpack_time(content),
+    _TIMEDELTA: lambda r, content: moments.unpack_delta(content),
+    _ARRAY: _build_array,
+    _SCALAR: _build_scalar,
+    _TENSOR: _build_tensor,
+    _JAX: _build_jax,
+    _STRINGS: _build_strings,
+    _TENSORDICT: _build_tensordict,
+    _PICKLE: _build_pickle,
 }
-
-
-def unpack(data: memoryview, buffers: Sequence[memoryview], may_pickle: bool) -> Any:
-    """Decode what `pack` made."""
-    return _Unpacker(buffers, may_pickle).decode(data)
