@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 from corral.arrays.libraries import copy_into, library_of
@@ -399,6 +399,3 @@ class Keys(Base):
                 raise KeyError(f"Unflattening key(s) in tensordict will override existing key(s) {[parts]}.")
             result._put(unravel_key(parts), value)
         return self._become(result, inplace)
-
-    def __iter__(self) -> Iterator[Any]:
-        raise NotImplementedError

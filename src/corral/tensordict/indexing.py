@@ -1,0 +1,152 @@
+"""Rows and parts of the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
+
+import numpy as np
+
+from corral.arrays.indexing import assign, normalize, take
+from corral.arrays.operations import as_array
+from corral.tensordict.base import Base, Size
+from corral.tensordict.keys import Keys
+
+__all__ = ["Indexing"]
+
+
+class Indexing(Keys):
+    """Index a TensorDict along its batch, and assign to parts of it."""
+
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        return self._batch_size[0] if self._batch_size else 0
+
+    def __iter__(self) -> Iterator[Self]:
+        if not self._batch_size:
+            raise StopIteration
+        return iter(self.unbind(0))
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, str) or (isinstance(index, tuple) and _is_key(index)):
+            return self._require(index)
+        return self._take(normalize(index, len(self._batch_size)))
+
+    def _take(self, index: tuple[Any, ...]) -> Self:
+        size = indexed_size(self._batch_size, index)
+        return self._map(lambda leaf: take(leaf, index), size)
+
+    def get_at(self, key: Any, index: Any, default: Any = None) -> Any:
+        """Return a part of the entry of a key, or `default`."""
+        value = self.get(key)
+        if value is None:
+            return default
+        return value[index] if isinstance(value, Base) else take(value, normalize(index, len(value.shape)))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        if isinstance(index, str) or (isinstance(index, tuple) and _is_key(index)):
+            self.set(index, value)
+            return
+        parts = normalize(index, len(self._batch_size))
+        size = indexed_size(self._batch_size, parts)
+        if not isinstance(value, (Base, Mapping)):
+            if not isinstance(value, (bool, int, float, complex)):
+                value = as_array(value)
+            self._assign(parts, value)
+            return
+        if isinstance(value, Mapping):
+            value = type(self)._make({}, size).update(value)
+        if value._batch_size != size:
+            try:
+                value = value.expand(size)
+            except RuntimeError as error:
+                raise RuntimeError(
+                    f"indexed destination TensorDict batch size is {size} (batch_size = {self._batch_size}, "
+                    f"index={index}), which differs from the source batch size {value._batch_size}"
+                ) from error
+        self._check_same_keys(value)
+        self._assign(parts, value)
+
+    def _check_same_keys(self, value: Base) -> None:
+        for key, entry in value._source.items():
+            mine = self._source.get(key)
+            if mine is None:
+                raise KeyError(
+                    f"the key {key!r} of the value is not in the TensorDict that is assigned to; it has "
+                    f"{list(self._source)}"
+                )
+            if isinstance(mine, Base) != isinstance(entry, Base):
+                raise RuntimeError(f"the entry {key!r} is a leaf on one side and a TensorDict on the other")
+            if isinstance(mine, Indexing) and isinstance(entry, Base):
+                mine._check_same_keys(entry)
+
+    def _assign(self, index: tuple[Any, ...], value: Any) -> None:
+        for key in value._source if isinstance(value, Base) else self._source:
+            leaf = self._source[key]
+            new = value._source[key] if isinstance(value, Base) else value
+            if isinstance(leaf, Indexing):
+                leaf._assign(index, new)
+            else:
+                self._source[key] = assign(leaf, index, new)
+
+    def set_at_(self, key: Any, value: Any, index: Any, *, non_blocking: bool = False) -> Self:
+        """Write a part of an entry in place.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from corral import TensorDict
+        >>> TensorDict(a=np.zeros(3)).set_at_("a", 1.0, slice(1, None))["a"]
+        array([0., 1., 1.])
+        """
+        entry = self._require(key)
+        if isinstance(entry, Base):
+            entry[index] = value  # type: ignore[index]
+        else:
+            assign(entry, normalize(index, len(entry.shape)), value)
+        return self
+
+    def update_at_(self, input_dict_or_td: Any, index: Any, clone: bool = False) -> Self:
+        """Write a part of the batch of every entry that a dict or TensorDict has."""
+        for key, value in input_dict_or_td.items():
+            self.set_at_(key, value, index)
+        return self
+
+    def unbind(self, dim: int = 0) -> tuple[Self, ...]:
+        """Return the parts of the batch along one of its dimensions, which is removed."""
+        if not self._batch_size:
+            raise RuntimeError("Dimension specified as 0 but tensordict has no batch dimensions.")
+        dim = self._dim(dim)
+        prefix = (slice(None),) * dim
+        return tuple(self._take((*prefix, i)) for i in range(self._batch_size[dim]))
+
+    def _dim(self, dim: int) -> int:
+        count = len(self._batch_size)
+        if not -count <= dim < count:
+            raise IndexError(
+                f"Dimension out of range (expected to be in range of [{-count}, {count - 1}], but got {dim})"
+            )
+        return dim % count
+
+
+def _is_key(index: tuple[Any, ...]) -> bool:
+    return bool(index) and all(isinstance(part, str) or (isinstance(part, tuple) and _is_key(part)) for part in index)
+
+
+def indexed_size(size: Size, index: tuple[Any, ...]) -> Size:
+    """Return the shape that a normalized index makes of a shape."""
+    result: list[int] = []
+    rest = iter(size)
+    for item in index:
+        if type(item) is slice:
+            result.append(len(range(*item.indices(next(rest)))))
+        elif item is None:
+            result.append(1)
+        elif type(item) is int:
+            length = next(rest)
+            if not -length <= item < length:
+                raise IndexError(f"index {item} is out of bounds for dimension 0 with size {length}")
+        else:  # index arrays: let NumPy say
+            return Size(take(np.broadcast_to(np.empty((), np.bool_), size), index).shape)
+    return Size((*result, *rest))

@@ -1,0 +1,65 @@
+"""How a TensorDict is shown."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from corral.arrays.libraries import dtype_name, library_of
+from corral.tensordict.base import Base
+
+__all__ = ["Printing", "describe"]
+
+_SHORT = re.compile(r"(float|uint|int|complex)(\d+)$")
+_LETTERS = {"float": "f", "uint": "u", "int": "i", "complex": "c"}
+_WIDTH = 100
+
+
+class Printing(Base):
+    """Show keys, shapes, dtypes and libraries."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        libraries = sorted({library_of(leaf) for leaf in self._leaves()})
+        single = libraries[0] if len(libraries) == 1 else None
+        head = f"batch_size=[{','.join(map(str, self._batch_size))}]"
+        if self._device is not None:
+            head += f", device={self._device}"
+        if single:
+            head += f", library={single}"
+        if self._locked:
+            head += ", is_locked=True"
+        return f"{type(self).__name__}({head}, fields={_fields(self, len(self._batch_size), single, 1)})"
+
+
+def _fields(td: Base, batch_dims: int, library: str | None, level: int) -> str:
+    parts = [f"{key}: {_entry(value, batch_dims, library, level)}" for key, value in td._source.items()]
+    line = "{" + ", ".join(parts) + "}"
+    if "\n" not in line and len(line) + 4 * level <= _WIDTH:
+        return line
+    indent = "\n" + "    " * level
+    return "{" + indent + ("," + indent).join(parts) + "}"
+
+
+def _entry(value: Any, batch_dims: int, library: str | None, level: int) -> str:
+    if isinstance(value, Base):
+        shown = _fields(value, len(value._batch_size), library, level + 1)
+        extra = value._batch_size[batch_dims:]
+        return f"[{','.join(map(str, extra))}] {shown}" if extra else shown
+    return describe(value, batch_dims, library)
+
+
+def describe(value: Any, batch_dims: int = 0, library: str | None = None) -> str:
+    """Return the dtype and shape of an array in short, without its batch dimensions.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> describe(np.zeros((3, 4), "float32"), 1)
+    'numpy.f32[4]'
+    """
+    name = _SHORT.sub(lambda match: _LETTERS[match[1]] + match[2], dtype_name(value))
+    name = "bf16" if name == "bfloat16" else name
+    prefix = "" if library else f"{library_of(value)}."
+    return f"{prefix}{name}[{','.join(map(str, value.shape[batch_dims:]))}]"

@@ -1,0 +1,214 @@
+"""Change the shape of the batch. Every leaf keeps the dimensions behind it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+from corral.arrays.operations import expand as expand_array
+from corral.arrays.operations import permute as permute_array
+from corral.arrays.operations import reshape as reshape_array
+from corral.arrays.operations import view as view_array
+from corral.tensordict.base import Size
+from corral.tensordict.indexing import Indexing
+
+__all__ = ["Shaping"]
+
+
+class Shaping(Indexing):
+    """Split, reshape and reorder batches."""
+
+    __slots__ = ()
+
+    def split(self, split_size: int | Sequence[int], dim: int = 0) -> tuple[Self, ...]:
+        """Return consecutive parts of the batch, of one length (the last may be shorter) or of given ones.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from corral import TensorDict
+        >>> td = TensorDict(a=np.arange(5), batch_size=[5])
+        >>> [part["a"].tolist() for part in td.split(2)]
+        [[0, 1], [2, 3], [4]]
+        """
+        dim = self._dim(dim)
+        length = self._batch_size[dim]
+        if isinstance(split_size, int):
+            if split_size <= 0:
+                raise RuntimeError(f"split_size must be a positive integer, but got {split_size}.")
+            ends = [*range(split_size, length, split_size), length]
+        else:
+            sizes = list(split_size)
+            if any(size < 0 for size in sizes) or sum(sizes) != length:
+                raise RuntimeError(
+                    f"split_with_sizes expects split_sizes to sum exactly to {length} (input tensor's size at "
+                    f"dimension {dim}), but got split_sizes={sizes}"
+                )
+            ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
+        prefix = (slice(None),) * dim
+        starts = [0, *ends]
+        return tuple(self._take((*prefix, slice(start, end))) for start, end in zip(starts, ends, strict=False))
+
+    def chunk(self, chunks: int, dim: int = 0) -> tuple[Self, ...]:
+        """Return at most this many parts of equal length; the last may be shorter."""
+        if chunks < 1:
+            raise ValueError(f"chunks must be a strictly positive integer, got {chunks}.")
+        return self.split(max(1, -(-self._batch_size[self._dim(dim)] // chunks)), dim)
+
+    def _reshaped(self, shape: Sequence[int], function: Callable[[Any, Sequence[int]], Any]) -> Self:
+        count = len(self._batch_size)
+        return self._map(lambda leaf: function(leaf, (*shape, *leaf.shape[count:])), Size(shape))
+
+    def reshape(self, *shape: Any, size: Any = None) -> Self:
+        """Return a TensorDict whose batch has another shape; one dimension may be -1.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from corral import TensorDict
+        >>> TensorDict(a=np.zeros((4, 6, 5)), batch_size=[4, 6]).reshape(3, -1)["a"].shape
+        (3, 8, 5)
+        """
+        target = self._complete(_shape(shape if size is None else (size,)))
+        return self._reshaped(target, reshape_array)
+
+    def view(self, *shape: Any, size: Any = None) -> Self:
+        """Return the same as `reshape`, but fail where a leaf would have to be copied."""
+        target = self._complete(_shape(shape if size is None else (size,)))
+        if target == self._batch_size:
+            return self
+        return self._reshaped(target, view_array)
+
+    def _complete(self, shape: Size) -> Size:
+        total = math.prod(self._batch_size)
+        if shape.count(-1) == 1:
+            known = -math.prod(shape)
+            if known and total % known == 0:
+                return Size(total // known if length == -1 else length for length in shape)
+        elif math.prod(shape) == total and all(length >= 0 for length in shape):
+            return shape
+        raise RuntimeError(f"shape '{list(shape)}' is invalid for a batch of size {list(self._batch_size)}")
+
+    def flatten(self, start_dim: int | None = None, end_dim: int | None = None) -> Self:
+        """Return a TensorDict in which several batch dimensions are one."""
+        count = len(self._batch_size)
+        start = 0 if start_dim is None else start_dim
+        end = -1 if end_dim is None else end_dim
+        start, end = (d + count if d < 0 else d for d in (start, end))
+        if not count or not (0 <= start < count and 0 <= end < count):
+            raise ValueError(
+                f"Incompatible start_dim={start_dim} and end_dim={end_dim} for tensordict with shape "
+                f"{self._batch_size}."
+            )
+        if end <= start:
+            return self
+        size = self._batch_size
+        shape = (*size[:start], math.prod(size[start : end + 1]), *size[end + 1 :])
+        return self._reshaped(shape, reshape_array)
+
+    def unflatten(self, dim: int, unflattened_size: Sequence[int]) -> Self:
+        """Return a TensorDict in which one batch dimension is several."""
+        dim = self._dim(dim)
+        size = self._batch_size
+        part = list(unflattened_size)
+        if part.count(-1) == 1:
+            known = -math.prod(part)
+            part[part.index(-1)] = size[dim] // known if known else 0
+        if math.prod(part) != size[dim]:
+            raise RuntimeError(
+                f"unflatten: Provided sizes {list(unflattened_size)} don't multiply up to the size of dim {dim} "
+                f"({size[dim]}) in the input tensor"
+            )
+        return self._reshaped((*size[:dim], *part, *size[dim + 1 :]), reshape_array)
+
+    def permute(self, *args: Any, dims: Any = None) -> Self:
+        """Return a TensorDict with its batch dimensions in another order."""
+        order = list(_shape(args if dims is None else (dims,)))
+        count = len(self._batch_size)
+        if len(order) != count or sorted(d % count for d in order if -count <= d < count) != list(range(count)):
+            raise ValueError("Received an permutation order incompatible with the tensordict shape.")
+        order = [d % count for d in order]
+        if order == list(range(count)):
+            return self
+        size = Size(self._batch_size[d] for d in order)
+        return self._map(lambda leaf: permute_array(leaf, (*order, *range(count, len(leaf.shape)))), size)
+
+    def transpose(self, dim0: int, dim1: int) -> Self:
+        """Return a TensorDict with two batch dimensions swapped."""
+        count = len(self._batch_size)
+        if not (-count <= dim0 < count and -count <= dim1 < count):
+            raise ValueError(
+                "The provided dimensions are incompatible with the tensordict batch-size: "
+                f"dim0={dim0}, dim1={dim1}, batch_size={self._batch_size}"
+            )
+        order = list(range(count))
+        order[dim0], order[dim1] = order[dim1], order[dim0]
+        return self.permute(*order)
+
+    def squeeze(self, dim: int | None = None) -> Self:
+        """Return a TensorDict without one batch dimension, or without all, of length 1."""
+        size = self._batch_size
+        if dim is None:
+            dropped = [d for d, length in enumerate(size) if length == 1]
+        else:
+            count = len(size)
+            position = dim + count if dim < 0 else dim
+            if count and not 0 <= position < count:
+                raise RuntimeError(
+                    f"squeezing is allowed for dims comprised between 0 and td.batch_dims only. Got dim={dim} "
+                    f"and batch_size={size}."
+                )
+            dropped = [position] if count and size[position] == 1 else []
+        if not dropped:
+            return self
+        index = tuple(0 if d in dropped else slice(None) for d in range(len(size)))
+        return self._take(index)
+
+    def unsqueeze(self, dim: int) -> Self:
+        """Return a TensorDict with a batch dimension of length 1 more."""
+        count = len(self._batch_size)
+        if not -count - 1 <= dim <= count:
+            raise RuntimeError(
+                "unsqueezing is allowed for dims comprised between `-td.batch_dims - 1` and `td.batch_dims` only. "
+                f"Got dim={dim} with a batch size of {self._batch_size}."
+            )
+        return self._take((*(slice(None),) * (dim % (count + 1)), None))
+
+    def expand(self, *args: Any, shape: Any = None, inplace: bool = False) -> Self:
+        """Return a TensorDict whose batch dimensions of length 1 are repeated, without a copy.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from corral import TensorDict
+        >>> TensorDict(a=np.zeros((1, 3)), batch_size=[1]).expand(5, 4).shape
+        Size([5, 4])
+        """
+        target = _shape(args if shape is None else (shape,))
+        size = self._batch_size
+        extra = len(target) - len(size)
+        aligned = target[extra:] if extra >= 0 else ()
+        full = [
+            mine if length == -1 else length for mine, length in zip(size, aligned, strict=False)
+        ]
+        if extra < 0 or any(mine not in (1, length) for mine, length in zip(size, full, strict=True)):
+            raise RuntimeError(
+                "Incompatible expanded shape: The expanded shape length at non-singleton dimension should be same "
+                f"as the original length. target_shape = {tuple(target)}, existing_shape = {size}"
+            )
+        result = Size((*target[:extra], *full))
+        count = len(size)
+        return self._map(
+            lambda leaf: expand_array(leaf, (*result, *leaf.shape[count:])), result
+        )
+
+    def expand_as(self, other: Any) -> Self:
+        """Return this TensorDict expanded to the batch size of another one."""
+        return self.expand(other.shape)
+
+
+def _shape(args: tuple[Any, ...]) -> Size:
+    if len(args) == 1 and not isinstance(args[0], int):
+        return Size(args[0])
+    return Size(args)
