@@ -20,6 +20,7 @@ __all__ = [
     "dtype_form",
     "dtype_from",
     "is_plain",
+    "numpy_form",
 ]
 
 _DTYPE = re.compile(r"[<>|=]?[?a-zA-Z][0-9]{0,9}(\[[0-9]{0,9}[a-zA-Z]{1,3}\])?")
@@ -145,7 +146,7 @@ def build_torch(name: Any, shape: Any, flags: Any, memory: Any) -> Any:
     if type(name) is not str or type(flags) is not int:
         raise CodecError("malformed tensor")
     if torch is None:
-        return build_numpy(name if name in _EXTENDED else np_name(name), shape, 0, memory)
+        return build_numpy(numpy_form(name), shape, 0, memory)
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
         raise CodecError(f"no such dtype: torch.{name[:40]}")
@@ -168,8 +169,10 @@ def build_torch(name: Any, shape: Any, flags: Any, memory: Any) -> Any:
         raise CodecError(f"malformed tensor: {error}") from None
 
 
-def np_name(name: str) -> str:
-    """Return NumPy's dtype for a name of torch's that both have."""
+def numpy_form(name: str) -> str:
+    """Return NumPy's dtype, in plain data, for a name of torch's."""
+    if name in _EXTENDED:
+        return name
     if name not in _SHARED:
         raise CodecError(f"NumPy has no dtype like torch.{name[:40]}")
     return np.dtype(name).str
