@@ -85,16 +85,19 @@ NB_MODULE(_core, m) {
         .def_prop_ro("exporter", [](const NamedBuffer& b) { return b.exporter; });
 
     nb::class_<Request>(m, "Request", "An operation under way.")
-        .def("wait", &Request::wait, "timeout"_a)
+        .def("wait", &Request::wait, nb::sig("def wait(self, timeout: float) -> Failure | None"), "timeout"_a)
         .def("done", &Request::done)
-        .def("failure", &Request::failure)
+        .def("failure", &Request::failure, nb::sig("def failure(self) -> Failure | None"))
         .def("background", &Request::in_background)
         .def("source", &Request::source)
-        .def("verdict", [](Request& r) -> nb::object {
-            auto* gather = dynamic_cast<Gather*>(&r.operation());
-            if (!gather || gather->verdict.status == 0) return nb::none();
-            return nb::cast(gather->verdict);
-        });
+        .def(
+            "verdict",
+            [](Request& r) -> nb::object {
+                auto* gather = dynamic_cast<Gather*>(&r.operation());
+                if (!gather || gather->verdict.status == 0) return nb::none();
+                return nb::cast(gather->verdict);
+            },
+            nb::sig("def verdict(self) -> Verdict | None"));
 
     nb::class_<Job>(m, "Engine", "One rank's end of a job whose ranks share a host.")
         .def(nb::new_(&make_job), "rank"_a, "size"_a, "direct"_a)
@@ -153,7 +156,8 @@ NB_MODULE(_core, m) {
                 bool gone = j.engine->gone(rank, left, status);
                 return nb::make_tuple(gone, left, status ? nb::object(nb::int_(*status)) : nb::none());
             },
-            "rank"_a, "Whether a rank is gone, whether it left by itself, and its wait status if that is known.")
+            nb::sig("def gone(self, rank: int) -> tuple[bool, bool, int | None]"), "rank"_a,
+            "Whether a rank is gone, whether it left by itself, and its wait status if that is known.")
         .def(
             "waiting",
             [](Job& j, uint32_t rank) -> nb::object {
@@ -162,7 +166,7 @@ NB_MODULE(_core, m) {
                 if (!j.engine->waiting_of(rank, w)) return nb::none();
                 return nb::make_tuple(static_cast<uint32_t>(w.code), w.peer, w.context, w.match, w.since_ns);
             },
-            "rank"_a)
+            nb::sig("def waiting(self, rank: int) -> tuple[int, int, int, int, int] | None"), "rank"_a)
         .def(
             "call",
             [](Job& j, uint32_t rank, uint64_t context, uint64_t sequence) -> nb::object {
@@ -171,6 +175,8 @@ NB_MODULE(_core, m) {
                 if (!j.engine->call_of(rank, context, sequence, c)) return nb::none();
                 return call_tuple(c);
             },
+            nb::sig(
+                "def call(self, rank: int, context: int, sequence: int) -> tuple[int, int, int, int, int, int] | None"),
             "rank"_a, "context"_a, "sequence"_a)
         .def(
             "last_call",
@@ -181,20 +187,43 @@ NB_MODULE(_core, m) {
                 if (!j.engine->last_call_of(rank, context, sequence, c)) return nb::none();
                 return nb::make_tuple(sequence, call_tuple(c));
             },
+            nb::sig("def last_call(self, rank: int, context: int) -> tuple[int, tuple[int, int, int, int, int, int]] | "
+                    "None"),
             "rank"_a, "context"_a);
 
     nb::class_<GroupHandle>(m, "Group", "A group of ranks.")
         .def(nb::init<std::shared_ptr<Job>, uint64_t, std::vector<uint32_t>>(), "engine"_a, "context"_a, "members"_a)
-        .def("send", &GroupHandle::send, "buffers"_a, "to"_a, "tag"_a, "timeout"_a)
-        .def("recv", &GroupHandle::recv, "buffers"_a, "source"_a, "tag"_a, "timeout"_a)
-        .def("start", &GroupHandle::start, "sends"_a, "buffers"_a, "peer"_a, "tag"_a)
-        .def("barrier", &GroupHandle::barrier, "timeout"_a)
+        .def("send", &GroupHandle::send,
+             nb::sig("def send(self, buffers: Sequence[object], to: int, tag: int, timeout: float) -> Failure | None"),
+             "buffers"_a, "to"_a, "tag"_a, "timeout"_a)
+        .def("recv", &GroupHandle::recv,
+             nb::sig(
+                 "def recv(self, buffers: Sequence[object], source: int, tag: int, timeout: float) -> int | Failure"),
+             "buffers"_a, "source"_a, "tag"_a, "timeout"_a)
+        .def("start", &GroupHandle::start,
+             nb::sig("def start(self, sends: bool, buffers: Sequence[object], peer: int, tag: int) -> Request"),
+             "sends"_a, "buffers"_a, "peer"_a, "tag"_a)
+        .def("barrier", &GroupHandle::barrier, nb::sig("def barrier(self, timeout: float) -> Failure | None"),
+             "timeout"_a)
         .def("ibarrier", &GroupHandle::ibarrier)
-        .def("gather", &GroupHandle::gather, "buffers"_a, "into"_a.none(), "root"_a, "timeout"_a)
-        .def("igather", &GroupHandle::igather, "buffers"_a, "into"_a.none(), "root"_a)
-        .def("gather_bytes", &GroupHandle::gather_bytes, "payload"_a, "root"_a, "timeout"_a)
-        .def("broadcast_bytes", &GroupHandle::broadcast_bytes, "payload"_a.none(), "root"_a, "timeout"_a)
-        .def("gather_rows", &GroupHandle::gather_rows, "tree"_a.none(), "root"_a, "timeout"_a)
+        .def("gather", &GroupHandle::gather,
+             nb::sig("def gather(self, buffers: Sequence[object], into: Sequence[Sequence[object]] | None, root: int, "
+                     "timeout: float) -> Verdict | Failure | None"),
+             "buffers"_a, "into"_a.none(), "root"_a, "timeout"_a)
+        .def("igather", &GroupHandle::igather,
+             nb::sig("def igather(self, buffers: Sequence[object], into: Sequence[Sequence[object]] | None, root: int) "
+                     "-> Request"),
+             "buffers"_a, "into"_a.none(), "root"_a)
+        .def("gather_bytes", &GroupHandle::gather_bytes,
+             nb::sig(
+                 "def gather_bytes(self, payload: object, root: int, timeout: float) -> list[bytes] | Failure | None"),
+             "payload"_a, "root"_a, "timeout"_a)
+        .def("broadcast_bytes", &GroupHandle::broadcast_bytes,
+             nb::sig("def broadcast_bytes(self, payload: object | None, root: int, timeout: float) -> bytes | Failure"),
+             "payload"_a.none(), "root"_a, "timeout"_a)
+        .def("gather_rows", &GroupHandle::gather_rows,
+             nb::sig("def gather_rows(self, tree: object | None, root: int, timeout: float) -> bool | Failure"),
+             "tree"_a.none(), "root"_a, "timeout"_a)
         .def("abort", &GroupHandle::abort)
         .def_prop_ro("next_sequence", &GroupHandle::next_sequence);
 
@@ -215,9 +244,13 @@ NB_MODULE(_core, m) {
                 return SharedMemory{std::move(segment), bytes, SharedPlace{owner, fd, inode, 0}};
             },
             "owner"_a, "fd"_a, "inode"_a)
-        .def_prop_ro("place",
-                     [](const SharedMemory& s) { return nb::make_tuple(s.place.owner, s.place.fd, s.place.inode); })
-        .def("__len__", [](const SharedMemory& s) { return s.bytes; });
+        .def_prop_ro(
+            "place", [](const SharedMemory& s) { return nb::make_tuple(s.place.owner, s.place.fd, s.place.inode); },
+            nb::for_getter(nb::sig("def place(self) -> tuple[int, int, int]")))
+        .def("__len__", [](const SharedMemory& s) { return s.bytes; })
+        .def(
+            "__buffer__", [](nb::handle self, int) { return nb::steal(PyMemoryView_FromObject(self.ptr())); },
+            nb::sig("def __buffer__(self, flags: int, /) -> memoryview"), "flags"_a);
 
     m.def(
         "find_shared",
@@ -229,7 +262,8 @@ NB_MODULE(_core, m) {
             if (!place) return nb::none();
             return nb::make_tuple(place->owner, place->fd, place->inode, place->offset);
         },
-        "buffer"_a, "Where a contiguous array lies in shared memory: (owner, fd, inode, offset), or None.");
+        nb::sig("def find_shared(buffer: object) -> tuple[int, int, int, int] | None"), "buffer"_a,
+        "Where a contiguous array lies in shared memory: (owner, fd, inode, offset), or None.");
     m.def("register_torch", &register_exchange, "tensor"_a, "parameter"_a, "capsule"_a,
           "Teach the core to read tensors of exactly these types.");
     m.def("register_container", &register_container, "type"_a, "attribute"_a,

@@ -120,9 +120,7 @@ class Backend(abc.ABC):
         """Start a gather."""
 
     @abc.abstractmethod
-    def gather_bytes(
-        self, payload: bytes, root: int, timeout: float | None = None
-    ) -> list[bytes] | None:
+    def gather_bytes(self, payload: bytes, root: int, timeout: float | None = None) -> list[bytes] | None:
         """Bring each rank's bytes, of any length, to `root`: a list in rank order there, ``None`` elsewhere."""
 
     @abc.abstractmethod

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from corral import _core
-from corral.backends.base import Backend, Buffer, Operation
+from corral.backends.base import Backend, Buffer, Operation, Request
 from corral.backends.shm_errors import Job, error_of, verdict_error
 
 __all__ = ["ShmBackend", "ShmRequest"]
@@ -121,7 +121,7 @@ class ShmBackend(Backend):
             return source
         raise error_of(source, self, self.timeout if timeout is None else timeout)
 
-    def batch(self, operations: Sequence[Operation]) -> list[ShmRequest]:
+    def batch(self, operations: Sequence[Operation]) -> list[Request]:
         start = self._group.start
         requests = []
         for kind, buffers, peer, tag in operations:
@@ -130,7 +130,7 @@ class ShmBackend(Backend):
             )
         for request in requests:
             request._request.background()
-        return requests
+        return [*requests]
 
     def barrier(self, timeout: float | None = None) -> None:
         failure = self._group.barrier(self.timeout if timeout is None else timeout)

@@ -48,7 +48,11 @@ def empty(shape: int | Sequence[int], dtype: Any = "float32", like: str = "numpy
     if like == "torch":
         import torch
 
-        kind = dtype if isinstance(dtype, torch.dtype) else getattr(torch, str(np.dtype(dtype)) if not isinstance(dtype, str) else dtype)
+        kind = (
+            dtype
+            if isinstance(dtype, torch.dtype)
+            else getattr(torch, str(np.dtype(dtype)) if not isinstance(dtype, str) else dtype)
+        )
         count = int(np.prod(dims, dtype=np.int64))
         memory = np.frombuffer(_core.SharedMemory(count * kind.itemsize), np.uint8)[: count * kind.itemsize]
         return torch.from_numpy(memory).view(kind).view(dims) if count else torch.empty(dims, dtype=kind)
@@ -64,7 +68,9 @@ def place_of(array: Any) -> tuple[int, int, int, int] | None:
     return _core.find_shared(array)
 
 
-def attach(owner: int, fd: int, inode: int, offset: int, shape: Sequence[int], dtype: Any) -> np.ndarray[Any, Any]:
+def attach(
+    owner: int, fd: int, inode: int, offset: int, shape: Sequence[int], dtype: Any
+) -> np.ndarray[Any, Any]:
     """Map an array that `place_of` named, in this process or another one of the same user.
 
     Raises

@@ -15,8 +15,19 @@ if TYPE_CHECKING:
 __all__ = ["Job", "error_of", "verdict_error"]
 
 # As in src/core/failure.h and src/core/operations.h.
-TIMEOUT, PEER_LOST, MISMATCH, WRONG_SIZE, WRONG_TYPE, ABORTED, INTERRUPTED, CLOSED, CORRUPT, SYSTEM = range(1, 11)
-_CODES = ("nothing", "send", "recv", "barrier", "gather", "gather_object", "gather_and_stack", "broadcast_object")
+TIMEOUT, PEER_LOST, MISMATCH, WRONG_SIZE, WRONG_TYPE, ABORTED, INTERRUPTED, CLOSED, CORRUPT, SYSTEM = range(
+    1, 11
+)
+_CODES = (
+    "nothing",
+    "send",
+    "recv",
+    "barrier",
+    "gather",
+    "gather_object",
+    "gather_and_stack",
+    "broadcast_object",
+)
 _COLLECTIVE = 1 << 63
 
 _KINDS = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
@@ -152,7 +163,9 @@ def error_of(failure: Any, backend: ShmBackend, timeout: float) -> DistBackendEr
         if reason == WRONG_SIZE:
             detail = f"holds {failure.actual} bytes, the receiving array {failure.expected} bytes"
         else:
-            detail = f"is of {type_name(failure.actual)}, the receiving array of {type_name(failure.expected)}"
+            detail = (
+                f"is of {type_name(failure.actual)}, the receiving array of {type_name(failure.expected)}"
+            )
         return MismatchError(
             f"{heading}: the message from rank {rank} {detail}. The message is consumed; "
             "receive into an array of the sender's dtype and size."
@@ -167,7 +180,9 @@ def error_of(failure: Any, backend: ShmBackend, timeout: float) -> DistBackendEr
     if reason == SYSTEM:
         import os
 
-        return DistBackendError(f"{heading}: copying to or from rank {rank} failed: {os.strerror(failure.actual)}.")
+        return DistBackendError(
+            f"{heading}: copying to or from rank {rank} failed: {os.strerror(failure.actual)}."
+        )
     return DistBackendError(f"{heading} failed: the group was closed or interrupted.")
 
 
@@ -189,7 +204,9 @@ def verdict_error(verdict: Any, backend: ShmBackend) -> MismatchError:
     """Turn what a gather's root refused into the exception that every rank raises."""
     rank = backend.members[verdict.rank]
     if verdict.status == 1:
-        detail = f"contributes {verdict.actual} bytes, the array prepared for it holds {verdict.expected} bytes"
+        detail = (
+            f"contributes {verdict.actual} bytes, the array prepared for it holds {verdict.expected} bytes"
+        )
     else:
         detail = (
             f"contributes {type_name(verdict.actual)}, the array prepared for it is of "
