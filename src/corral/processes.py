@@ -10,12 +10,13 @@ import socket
 from collections.abc import Mapping
 from typing import NamedTuple
 
-__all__ = ["GRACE", "Job", "describe_exit", "die_with_parent"]
+__all__ = ["GRACE", "Job", "adopt_orphans", "describe_exit", "die_with_parent"]
 
 GRACE = 2.0
 """Seconds that a process has between being asked to end and being made to."""
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 _OTHER_STARTERS = ("TORCHELASTIC_", "TORCHRUN_", "GROUP_", "ROLE_", "OMPI_", "PMI_", "PMIX_")
 
 
@@ -79,6 +80,11 @@ def die_with_parent(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it died before the request was made
         os._exit(128 + signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """Have the kernel make this process the parent of descendants that have lost theirs."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def describe_exit(code: int) -> str:

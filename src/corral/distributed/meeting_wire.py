@@ -85,6 +85,8 @@ class Connection:
         self._outgoing = bytearray()
         stream.setblocking(False)
         credentials = stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        self.pid: int
+        self.uid: int
         self.pid, self.uid, _ = struct.unpack("3i", credentials)
         self.rank = -1
 

@@ -1,0 +1,6 @@
+"""``python -m corral`` is ``corral``."""
+
+from corral.cli import main
+
+if __name__ == "__main__":
+    main()
