@@ -101,16 +101,10 @@ def expand(x: Any, shape: Sequence[int]) -> Any:
     if library == "torch":
         return x.expand(tuple(shape))
     if library == "numpy":
-        result = np.lib.stride_tricks.as_strided(
-            x,
-            tuple(shape),
-            (0,) * (len(shape) - x.ndim)
-            + tuple(
-                0 if length == 1 and target != 1 else step
-                for length, step, target in zip(x.shape, x.strides, shape[len(shape) - x.ndim :], strict=True)
-            ),
-        )
-        return result
+        added = len(shape) - x.ndim
+        if tuple(shape[added:]) == x.shape and math.prod(shape[:added]) == 1:
+            return x[(None,) * added]
+        return np.broadcast_to(x, tuple(shape))  # read-only: a write would change many elements at once
     return namespace_of(x).broadcast_to(x, tuple(shape))
 
 

@@ -1,0 +1,16 @@
+"""Nested, batched dictionaries of arrays."""
+
+from __future__ import annotations
+
+from corral.tensordict.assembling import cat, stack
+from corral.tensordict.base import NestedKey, Size, unravel_key
+from corral.tensordict.dense import TensorDict
+
+__all__ = ["NestedKey", "Size", "TensorDict", "cat", "stack", "unravel_key"]
+
+try:
+    from corral import _core
+except ImportError:  # the containers are of use without processes, too
+    pass
+else:
+    _core.register_container(TensorDict, "_source")

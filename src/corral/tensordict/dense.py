@@ -1,0 +1,277 @@
+"""The TensorDict whose leaves are arrays in memory."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+from corral.arrays.operations import clone as clone_array
+from corral.tensordict import assembling
+from corral.tensordict.base import Base, Size, as_size, device_name, unravel_key
+from corral.tensordict.conversion import Conversion
+from corral.tensordict.pointwise import Pointwise
+from corral.tensordict.printing import Printing
+from corral.tensordict.shaping import Shaping
+from corral.tensordict.sharing import Sharing
+from corral.tensordict.torch_interop import TorchInterop
+
+__all__ = ["TensorDict"]
+
+
+class TensorDict(Sharing, Conversion, Pointwise, Shaping, TorchInterop, Printing):
+    """A dictionary of arrays, nested or not, that share their leading dimensions.
+
+    Leaves keep their type: a NumPy array stays one, a torch tensor too. Numbers and lists become NumPy arrays.
+
+    Parameters
+    ----------
+    source : dict or TensorDict, optional
+        The entries. Instead of it, they can be given as keywords.
+    batch_size : sequence of int, optional
+        The leading dimensions that all leaves share; none by default.
+    device : optional
+        Where all leaves shall lie; by default each stays where it is.
+    names : ignored
+        Accepted for compatibility: dimensions have no names.
+    non_blocking : bool, optional
+        Accepted for compatibility.
+    lock : bool
+        Forbid to add, replace and remove entries.
+    **kwargs
+        The entries.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from corral import TensorDict
+    >>> td = TensorDict(obs=np.zeros((3, 4)), info={"steps": np.arange(3)}, batch_size=[3])
+    >>> td
+    TensorDict(batch_size=[3], library=numpy, fields={obs: f64[4], info: {steps: i64[]}})
+    >>> td[1]["info", "steps"]
+    array(1)
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        source: Any = None,
+        batch_size: Any = None,
+        device: Any = None,
+        names: Any = None,
+        non_blocking: bool | None = None,
+        lock: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        if source is None:
+            source = kwargs
+        elif kwargs:
+            raise TypeError("Either a dictionary or a sequence of kwargs must be provided, not both.")
+        if not isinstance(source, (Mapping, Base)) and not hasattr(source, "items"):
+            raise ValueError(f"A TensorDict source is expected to be a TensorDict or a dict, got {type(source)}.")
+        if batch_size is None:
+            batch_size = getattr(source, "batch_size", None) if not isinstance(source, Mapping) else None
+        self._source = {}
+        self._batch_size = as_size(batch_size)
+        self._device = device_name(device)
+        self._locked = False
+        for key, value in source.items():
+            self._put(unravel_key(key), value)
+        if lock:
+            self._lock(True)
+
+    @classmethod
+    def from_dict(
+        cls,
+        input_dict: Mapping[Any, Any],
+        *,
+        auto_batch_size: bool | None = None,
+        batch_size: Any = None,
+        device: Any = None,
+        batch_dims: int | None = None,
+    ) -> Self:
+        """Return a TensorDict of a dict's entries.
+
+        Parameters
+        ----------
+        input_dict : dict
+            The entries, nested or not.
+        auto_batch_size : bool, optional
+            Take as batch size the leading dimensions that all leaves share.
+        batch_size : sequence of int, optional
+            The batch size.
+        device : optional
+            Where all leaves shall lie.
+        batch_dims : int, optional
+            With `auto_batch_size`, the largest number of batch dimensions.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from corral import TensorDict
+        >>> TensorDict.from_dict({"a": np.zeros((2, 3))}, auto_batch_size=True).batch_size
+        Size([2, 3])
+        """
+        if batch_size is not None and batch_dims is not None:
+            raise ValueError("batch_size and batch_dims cannot both be given")
+        td = cls(input_dict, batch_size=batch_size, device=device)
+        return td.auto_batch_size_(batch_dims) if auto_batch_size and batch_size is None else td
+
+    def auto_batch_size_(self, batch_dims: int | None = None) -> Self:
+        """Set the batch size to the leading dimensions that all leaves share, `batch_dims` of them at most."""
+        shapes = [tuple(leaf.shape) for leaf in self._leaves()]
+        size: list[int] = []
+        for lengths in zip(*shapes, strict=False):
+            if len(set(lengths)) > 1 or len(size) == batch_dims:
+                break
+            size.append(lengths[0])
+        self.batch_size = size
+        for value in self._source.values():
+            if isinstance(value, TensorDict):
+                value.auto_batch_size_(batch_dims)
+        return self
+
+    def clone(self, recurse: bool = True) -> Self:
+        """Return a TensorDict with copies of all leaves, or with the same leaves if not `recurse`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from corral import TensorDict
+        >>> td = TensorDict(a=np.zeros(2))
+        >>> td.clone()["a"] is td["a"], td.clone(recurse=False)["a"] is td["a"]
+        (False, True)
+        """
+        return self._map(clone_array if recurse else _same)
+
+    def copy(self) -> Self:
+        """Return a TensorDict with the same leaves."""
+        return self.clone(recurse=False)
+
+    __copy__ = copy
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self.clone()
+
+    def apply(
+        self,
+        fn: Callable[..., Any],
+        *others: Any,
+        batch_size: Any = None,
+        device: Any = None,
+        inplace: bool = False,
+        default: Any = inspect.Parameter.empty,
+        filter_empty: bool | None = None,
+        call_on_nested: bool = False,
+        named: bool = False,
+        nested_keys: bool = False,
+        **constructor_kwargs: Any,
+    ) -> Self | None:
+        """Apply a function to every leaf, and to the leaves of the same keys of other TensorDicts.
+
+        Parameters
+        ----------
+        fn : callable
+            Takes the leaves of one key; returns the new one, or ``None`` for none.
+        *others : TensorDict
+            Where the further arguments come from.
+        batch_size : sequence of int, optional
+            Batch size of the result, where `fn` changes it.
+        device : optional
+            Device of the result.
+        inplace : bool
+            Set the results in this TensorDict, and return it.
+        default : optional
+            Used for keys that one of the others lacks.
+        filter_empty : bool, optional
+            Leave out TensorDicts that have become empty. By default, they are left out where all are.
+        call_on_nested : bool
+            Call `fn` with nested TensorDicts, not with their leaves.
+        named, nested_keys : bool
+            Give `fn` the key, or the whole nested key, as its first argument.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from corral import TensorDict
+        >>> td = TensorDict(a=np.arange(3), batch_size=[3])
+        >>> td.apply(lambda x, y: x + y, td)["a"]
+        array([0, 2, 4])
+        """
+        size = None if batch_size is None else as_size(batch_size)
+        named = named or nested_keys
+        result = self._apply(
+            fn, others, size, inplace, default, filter_empty, call_on_nested, named, nested_keys, ()
+        )
+        if result is not None and device is not None:
+            return result.to(device)
+        return result
+
+    def named_apply(self, fn: Callable[..., Any], *others: Any, nested_keys: bool = False, **kwargs: Any) -> Self | None:
+        """Do the same as `apply`, with the key as the first argument of the function."""
+        return self.apply(fn, *others, named=True, nested_keys=nested_keys, **kwargs)
+
+    def _apply(
+        self,
+        fn: Callable[..., Any],
+        others: Sequence[Any],
+        size: Size | None,
+        inplace: bool,
+        default: Any,
+        filter_empty: bool | None,
+        on_nested: bool,
+        named: bool,
+        nested_keys: bool,
+        path: tuple[str, ...],
+    ) -> Self | None:
+        empty = inspect.Parameter.empty
+        result = self if inplace else self._make({}, self._batch_size if size is None else size, self._device)
+        found = False
+        for key, value in list(self._source.items()):
+            entries = []
+            for other in others:
+                if default is empty:
+                    entries.append(other[key])
+                else:
+                    entries.append(other.get(key, default) if isinstance(other, Base) else default)
+            where = (*path, key)
+            if isinstance(value, TensorDict) and not on_nested:
+                new: Any = value._apply(
+                    fn, entries, size, inplace, default, filter_empty, False, named, nested_keys, where
+                )
+            elif named:
+                new = fn(where if nested_keys and path else key, value, *entries)
+            else:
+                new = fn(value, *entries)
+            if new is None:
+                continue
+            found = True
+            if not inplace:
+                result._put(key, new)
+            elif new is not value:
+                result.set_(key, new) if self._locked else result.set(key, new, inplace=True)
+        if not found and not inplace and filter_empty is not False and (filter_empty or self._source):
+            return None
+        return result
+
+    @staticmethod
+    def stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
+        """Stack TensorDicts: see `corral.stack`."""
+        return assembling.stack(input, dim, out=out)
+
+    @staticmethod
+    def cat(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
+        """Join TensorDicts: see `corral.cat`."""
+        return assembling.cat(input, dim, out=out)
+
+    def gather_and_stack(self, dst: int | None = None, group: Any = None, *, group_dst: int | None = None) -> Self | None:
+        """Gather the other ranks' TensorDicts into the rows of this one: see `corral.gather_and_stack`."""
+        from corral.tensordict import communication
+
+        result: Self | None = communication.gather_and_stack(self, dst, group, group_dst)
+        return result
+
+
+def _same(leaf: Any) -> Any:
+    return leaf

@@ -1,0 +1,3 @@
+from corral.tensordict.base import Base
+class Sharing(Base):
+    __slots__ = ()
