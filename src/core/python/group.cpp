@@ -17,8 +17,14 @@ int64_t nanoseconds(double seconds) {
 }
 
 Failure wait_without_gil(Engine& engine, const std::shared_ptr<Operation>& operation, double timeout) {
-    nb::gil_scoped_release release;
-    return engine.wait(operation, nanoseconds(timeout), interrupted);
+    Failure failure;
+    {
+        nb::gil_scoped_release release;
+        failure = engine.wait(operation, nanoseconds(timeout), interrupted);
+    }
+    // A signal handler may have raised just when the operation ended well.
+    if (PyErr_Occurred()) throw nb::python_error();
+    return failure;
 }
 
 void need(bool ok) {
@@ -38,8 +44,6 @@ bool signals_pending() {
 }
 
 nb::object failure_object(const Failure& f, const Operation* op) {
-    // An exception that a signal handler raised is the result itself.
-    if (f.reason == Reason::interrupted && PyErr_Occurred()) throw nb::python_error();
     return nb::cast(FailureInfo{f, op ? op->code : Code::none, op ? op->match : 0});
 }
 

@@ -118,7 +118,7 @@ NB_MODULE(_core, m) {
                 }
                 j.engine->connect(all);
             },
-            "addresses"_a)
+            nb::sig("def connect(self, addresses: list[bytes]) -> None"), "addresses"_a)
         .def(
             "direct",
             [](Job& j, uint32_t rank) {

@@ -121,7 +121,7 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def gather_bytes(self, payload: bytes, root: int, timeout: float | None = None) -> list[bytes] | None:
-        """Bring each rank's bytes, of any length, to `root`: a list in rank order there, ``None`` elsewhere."""
+        """Bring each rank's bytes, of any length, to `root`: a list in rank order, ``None`` elsewhere."""
 
     @abc.abstractmethod
     def broadcast_bytes(self, payload: bytes | None, root: int, timeout: float | None = None) -> bytes:
@@ -132,8 +132,8 @@ class Backend(abc.ABC):
         """Write every other rank's leaves into the rows of `root`'s, in rank order, without `root`'s own.
 
         `tree` is a container that `corral._core` can walk (see :mod:`corral.arrays.buffers`). ``True`` means
-        done. ``False``, on every rank alike, means that keys, dtypes or shapes did not fit as they are and that
-        nothing was written: the caller must negotiate.
+        done. ``False``, on every rank alike, means that keys, dtypes or shapes did not fit as they are and
+        that nothing was written: the caller must negotiate.
         """
 
     @abc.abstractmethod

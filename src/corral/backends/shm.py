@@ -90,7 +90,7 @@ class ShmBackend(Backend):
     def create(
         cls, rank: int, world_size: int, meet: Callable[[bytes], list[bytes]], timeout: float
     ) -> ShmBackend:
-        """Join a job: publish this rank's address through `meet`, open the others' segments, and wait for all."""
+        """Join a job: publish this rank's address, open the others' segments, wait for all."""
         direct = os.environ.get("CORRAL_SHM_DIRECT", "1") != "0"
         engine = _core.Engine(rank, world_size, direct)
         engine.connect(meet(engine.address()))

@@ -15,7 +15,7 @@ __all__ = ["attach", "empty", "place_of"]
 def empty(shape: int | Sequence[int], dtype: Any = "float32", like: str = "numpy") -> Any:
     """Allocate an array, not initialized, in memory that other ranks of the host can map.
 
-    Transfers of such an array move no byte through the kernel: the receiver reads it where it lies. The memory
+    No byte of such an array goes through the kernel: the receiver reads it where it lies. The memory
     has no name in any file system and goes with the last process that uses it.
 
     Parameters

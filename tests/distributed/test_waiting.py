@@ -1,0 +1,116 @@
+"""How a rank waits: it can be interrupted, costs nothing while a peer sleeps, and goes on when the peer does."""
+
+import os
+import signal
+import time
+
+import numpy as np
+from ranks import run
+
+import corral.distributed as dist
+from corral.distributed import groups
+
+
+def _engine():
+    return groups.world.backend.job.engine
+
+
+def _until_asleep(rank, seconds=0.0):
+    """Return when a rank has been waiting, asleep, for some time."""
+    while True:
+        waiting = _engine().waiting(rank)
+        if waiting is not None and time.monotonic_ns() - waiting[4] >= seconds * 1e9:
+            return
+        os.sched_yield()
+
+
+def _interrupted(rank, size, operation):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    values = np.zeros(3)
+    pids = [None] * size if rank == 1 else None
+    dist.gather_object(os.getpid(), pids, dst=1)
+    if rank == 1:
+        _until_asleep(0)
+        os.kill(pids[0], signal.SIGINT)
+        dist.send(np.arange(3.0), 0, tag=1)
+        return True
+    try:
+        if operation == "recv":
+            dist.recv(values, 1)
+        else:
+            dist.irecv(values, 1).wait()
+    except KeyboardInterrupt:
+        dist.recv(values, 1, tag=1)  # the group is usable
+        return values.tolist() == [0.0, 1.0, 2.0]
+    return False
+
+
+def test_ctrl_c_ends_a_wait():
+    for operation in ("recv", "irecv"):
+        assert run(_interrupted, 2, operation) == [True, True]
+
+
+def _interrupted_collective(rank, size):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    pids = [None] * size if rank == 2 else None
+    dist.gather_object(os.getpid(), pids, dst=2)
+    if rank == 2:
+        _until_asleep(0)
+        _until_asleep(1)
+        os.kill(pids[0], signal.SIGINT)
+    try:
+        if rank != 2:
+            dist.barrier()
+        else:
+            _until_gave_up(0, groups.world.backend._group.next_sequence)
+            dist.barrier()
+    except KeyboardInterrupt:
+        outcome = "interrupted"
+    except dist.DistBackendError as error:
+        outcome = str(error)
+    dist.barrier()
+    return outcome
+
+
+def _until_gave_up(rank, sequence):
+    """Return when a rank is through with a collective, even if it is in the next one by then."""
+    context = groups.world.backend.context
+    while True:
+        last = _engine().last_call(rank, context)
+        if last is not None and (last[0] > sequence or (last[0] == sequence and last[1][5] == 3)):
+            return
+        os.sched_yield()
+
+
+def test_ctrl_c_in_a_collective_is_told_to_the_others():
+    first, *others = run(_interrupted_collective, 3)
+    assert first == "interrupted"
+    for text in others:
+        assert "rank 0 gave up" in text
+        assert "interrupted" in text
+
+
+def _stopped(rank, size):
+    values = np.zeros(4)
+    pids = [None] * size if rank == 2 else None
+    dist.gather_object(os.getpid(), pids, dst=2)
+    if rank == 0:
+        cpu, wall = time.process_time(), time.monotonic()
+        dist.recv(values, 1)
+        return time.process_time() - cpu, time.monotonic() - wall, values.tolist()
+    if rank == 1:
+        dist.recv(values, 2)
+        dist.send(values, 0)
+    else:
+        _until_asleep(1)
+        os.kill(pids[1], signal.SIGSTOP)
+        dist.send(np.arange(4.0), 1)
+        _until_asleep(0, 0.5)
+        os.kill(pids[1], signal.SIGCONT)
+    return None
+
+
+def test_a_stopped_peer_costs_nothing_and_all_goes_on_when_it_resumes():
+    cpu, wall, values = run(_stopped, 3)[0]
+    assert values == [0.0, 1.0, 2.0, 3.0]
+    assert cpu < wall / 10
