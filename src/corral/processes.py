@@ -17,7 +17,8 @@ GRACE = 2.0
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_OTHER_STARTERS = ("TORCHELASTIC_", "TORCHRUN_", "GROUP_", "ROLE_", "OMPI_", "PMI_", "PMIX_")
+_FOREIGN = {"GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE"}
+_FOREIGN_PREFIXES = ("TORCHELASTIC_", "OMPI_COMM_WORLD_", "PMI_", "PMIX_")
 
 
 class Job(NamedTuple):
@@ -65,7 +66,11 @@ class Job(NamedTuple):
 
     def environment(self, rank: int, environ: Mapping[str, str]) -> dict[str, str]:
         """Return a rank's whole environment, without what another starter of ranks left in `environ`."""
-        kept = {name: value for name, value in environ.items() if not name.startswith(_OTHER_STARTERS)}
+        kept = {
+            name: value
+            for name, value in environ.items()
+            if name not in _FOREIGN and not name.startswith(_FOREIGN_PREFIXES)
+        }
         return kept | self.variables(rank)
 
 
