@@ -41,7 +41,7 @@ def _unpack_zone(parts: Any) -> datetime.tzinfo | None:
     offset = unpack_delta(parts[:3])
     if parts[3] is not None:
         return datetime.timezone(offset, parts[3])
-    return datetime.timezone(offset) if offset else datetime.timezone.utc
+    return datetime.timezone(offset) if offset else datetime.UTC
 
 
 def pack_datetime(value: datetime.datetime) -> list[Any] | None:

@@ -1,0 +1,92 @@
+"""Moving TensorDicts, and any other trees of arrays, between ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from corral.arrays import buffers
+from corral.distributed import groups
+from corral.distributed.collectives import destination
+from corral.distributed.groups import Group, ProcessGroup
+
+__all__ = ["gather_and_stack"]
+
+buffers.register_torch()
+
+
+def gather_and_stack(
+    td: Any, dst: int | None = None, group: Group = None, group_dst: int | None = None
+) -> Any:
+    """Stack the other ranks' trees in the rows of the destination's, in place.
+
+    Parameters
+    ----------
+    td
+        A TensorDict, one array, or any nesting of dicts of them. On the destination, the first dimension of each
+        array has one row for each other rank; or ``None``, and the stack is made.
+    dst
+        Global rank of the destination; 0 when neither this nor `group_dst` is given.
+    group
+        The group; the default one when ``None``.
+    group_dst
+        Rank in the group of the destination, in place of `dst`.
+
+    Returns
+    -------
+    On the destination `td`, or the new stack; ``None`` elsewhere.
+
+    Raises
+    ------
+    MismatchError
+        On every rank, if the trees do not fit together.
+    """
+    pg = groups.world if group is None else None
+    if pg is None:
+        pg = groups.member_group(group, "gather_and_stack", 2)
+        if pg is None:
+            return None
+    root = destination(pg, dst, group_dst, "gather_and_stack")
+    if pg.backend.gather_rows(td, root):  # everything fits as it is: the engine has written it
+        return td if root == pg._rank else None
+    return _negotiate(td, pg, root)
+
+
+def _negotiate(td: Any, pg: ProcessGroup, root: int) -> Any:
+    """Do the same for trees that differ in the order of keys, in dtypes, in keys; or find out what is wrong."""
+    from corral.arrays.buffers import readable
+    from corral.wire.agreement import agree
+    from corral.wire.layout import Layout, key_text
+    from corral.wire.rows import plan_rows
+
+    _register()
+    sent: list[Any] = []
+
+    def describe() -> Layout | None:
+        if td is None or pg._rank == root:
+            return None
+        layout, leaves = Layout.of(td, pg.allow_pickle)
+        paths = layout.arrays()
+        sent.extend(readable(leaf, key_text(path)) for leaf, (path, _) in zip(leaves, paths, strict=True))
+        return layout
+
+    plan = agree(
+        pg,
+        root,
+        "gather_and_stack",
+        describe,
+        lambda layouts: plan_rows(td, layouts, pg.ranks, root, pg.allow_pickle),
+    )
+    pg.backend.gather(sent, None if plan is None else plan.into, root)
+    return None if plan is None else plan.finish()
+
+
+def _register() -> None:
+    """Teach the core the types that have been loaded since, so that the next call need not come here."""
+    import sys
+
+    from corral import _core
+
+    buffers.register_torch()
+    theirs = sys.modules.get("tensordict")
+    if theirs is not None:
+        _core.register_container(theirs.TensorDict, "_tensordict")

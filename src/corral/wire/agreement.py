@@ -1,0 +1,82 @@
+"""How the ranks of a group agree on what is about to be moved, or all raise the same error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from corral.distributed.errors import DistBackendError, MismatchError
+from corral.wire.errors import PickleError
+from corral.wire.layout import Layout
+
+if TYPE_CHECKING:
+    from corral.distributed.groups import ProcessGroup
+
+__all__ = ["agree"]
+
+_LAYOUT, _ERROR, _PICKLE_ERROR, _NOTHING = b"L", b"E", b"P", b"N"
+_Plan = TypeVar("_Plan")
+
+
+def _refusal(error: Exception, rank: int) -> bytes:
+    kind = _PICKLE_ERROR if isinstance(error, PickleError) else _ERROR
+    text = str(error) if isinstance(error, MismatchError) else f"rank {rank}: {type(error).__name__}: {error}"
+    return kind + text.encode(errors="replace")
+
+
+def agree(
+    pg: ProcessGroup,
+    root: int,
+    operation: str,
+    describe: Callable[[], Layout | None],
+    decide: Callable[[list[Layout | None]], _Plan],
+) -> _Plan | None:
+    """Show every rank's layout to the root, and do what it decides.
+
+    Parameters
+    ----------
+    pg, root
+        The group, and the rank in it that decides.
+    operation
+        What is to be done, for error messages.
+    describe
+        Returns this rank's layout, or ``None`` where it sends nothing. What it raises, all ranks raise.
+    decide
+        Called on the root with every rank's layout, in rank order. What it raises, all ranks raise.
+
+    Returns
+    -------
+    On the root what `decide` returned, elsewhere ``None``.
+
+    Raises
+    ------
+    MismatchError, PickleError
+        On every rank, with the same text.
+    """
+    rank = pg.ranks[pg._rank]
+    try:
+        layout = describe()
+        payload = _NOTHING if layout is None else _LAYOUT + layout.to_bytes()
+    except Exception as error:
+        payload = _refusal(error, rank)
+    shown = pg.backend.gather_bytes(payload, root)
+    plan: _Plan | None = None
+    verdict: bytes | None = None
+    if shown is not None:
+        refused = [each for each in shown if each[:1] in (_ERROR, _PICKLE_ERROR)]
+        if refused:
+            verdict = refused[0]
+        else:
+            try:
+                plan = decide(
+                    [None if each[:1] == _NOTHING else Layout.from_bytes(each[1:]) for each in shown]
+                )
+                verdict = b""
+            except Exception as error:
+                verdict = _refusal(error, rank)
+    verdict = pg.backend.broadcast_bytes(verdict, root)
+    if verdict:
+        text = f"{operation}: {verdict[1:].decode(errors='replace')}"
+        raised: type[DistBackendError] = PickleError if verdict[:1] == _PICKLE_ERROR else MismatchError
+        raise raised(text)
+    return plan
