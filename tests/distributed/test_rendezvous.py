@@ -46,7 +46,8 @@ while True:
     except ConnectionRefusedError:
         guest.close()
 guest.sendall(wire.hello(int(rank), int(size), b""))
-assert guest.recv(100) == wire.frame(wire.Kind.WELCOME)
+welcome = wire.frame(wire.Kind.WELCOME)
+assert guest.recv(len(welcome)) == welcome
 print("welcomed", flush=True)
 sys.stdin.read()
 """
@@ -368,9 +369,9 @@ def test_guests_learn_that_rank_0_died(address, go):
 
 
 def test_a_killed_rank_0_leaves_the_address_free(address, go, start):
-    host = go(address, 0, 2)
-    guest = start(WELCOMED, address, 1, 2)
-    assert guest.stdout.readline()
+    host = go(address, 0, 3)
+    guest = start(WELCOMED, address, 1, 3)
+    assert guest.stdout.readline() == "welcomed\n"
     host.send_signal(signal.SIGKILL)
     ranks = [go(address, rank, 2) for rank in range(2)]
     assert [outcome(rank) for rank in ranks] == [{"got": ["of 0", "of 1"]}] * 2

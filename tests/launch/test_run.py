@@ -77,7 +77,8 @@ def test_each_rank_finds_its_place_in_the_environment(script, monkeypatch):
     monkeypatch.setenv("GROUP_RANK", "3")
     monkeypatch.setenv("GROUP_OF_THE_USER", "kept")
     path = script(
-        "names = 'RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR PYTHONUNBUFFERED GROUP_RANK GROUP_OF_THE_USER'\n"
+        "names = 'RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR PYTHONUNBUFFERED '\n"
+        "names += 'GROUP_RANK GROUP_OF_THE_USER'\n"
         "print(*(os.environ.get(name) for name in names.split()), sys.argv[1:])\n"
         "print(os.environ['MASTER_PORT'], os.environ['CORRAL_JOB'], file=sys.stderr)\n"
     )
