@@ -37,7 +37,7 @@ def gather(
     group_dst
         Rank in the group of the destination, in place of `dst`.
     like : {"numpy", "torch", "jax", "cupy"}, optional
-        Library of the resulting arrays. By default each keeps its own where that is loaded, else it is NumPy's.
+        Library of the resulting arrays. By default each keeps its own where that is loaded; NumPy's else.
 
     Returns
     -------

@@ -22,8 +22,8 @@ def gather_and_stack(
     Parameters
     ----------
     td
-        A TensorDict, one array, or any nesting of dicts of them. On the destination, the first dimension of each
-        array has one row for each other rank; or ``None``, and the stack is made.
+        A TensorDict, one array, or any nesting of dicts of them. On the destination, the first dimension of
+        each array has one row for each other rank; or ``None``, and the stack is made.
     dst
         Global rank of the destination; 0 when neither this nor `group_dst` is given.
     group
@@ -52,7 +52,7 @@ def gather_and_stack(
 
 
 def _negotiate(td: Any, pg: ProcessGroup, root: int) -> Any:
-    """Do the same for trees that differ in the order of keys, in dtypes, in keys; or find out what is wrong."""
+    """Do the same for trees that differ in keys, in their order, in dtypes; or find out what is wrong."""
     from corral.arrays.buffers import readable
     from corral.wire.agreement import agree
     from corral.wire.layout import Layout, key_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -26,7 +26,26 @@ __all__ = [
 _DTYPE = re.compile(r"[<>|=]?[?a-zA-Z][0-9]{0,9}(\[[0-9]{0,9}[a-zA-Z]{1,3}\])?")
 _FORTRAN, _GRAD, _PARAMETER = 1, 2, 4
 _EXTENDED = frozenset(
-    ["bfloat16", "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn", "int2", "int4", "uint2", "uint4", "int1", "uint1"]
+    {
+        "bfloat16",
+        "float8_e3m4",
+        "float8_e4m3",
+        "float8_e4m3b11fnuz",
+        "float8_e4m3fn",
+        "float8_e4m3fnuz",
+        "float8_e5m2",
+        "float8_e5m2fnuz",
+        "float8_e8m0fnu",
+        "float6_e2m3fn",
+        "float6_e3m2fn",
+        "float4_e2m1fn",
+        "int2",
+        "int4",
+        "uint2",
+        "uint4",
+        "int1",
+        "uint1",
+    }
 )
 _MOST_DIMENSIONS = 64
 
@@ -84,7 +103,7 @@ def dtype_from(form: Any) -> np.dtype[Any]:
         raise CodecError(f"malformed dtype: {error}") from None
     if not is_plain(dtype):
         raise CodecError("malformed array: its elements are Python objects")
-    return dtype
+    return cast("np.dtype[Any]", dtype)
 
 
 def describe_numpy(array: np.ndarray[Any, Any]) -> tuple[Any, list[int], int, memoryview]:
@@ -177,5 +196,20 @@ def numpy_form(name: str) -> str:
 
 
 _SHARED = frozenset(
-    ["bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64", "complex64", "complex128"]
+    {
+        "bool",
+        "uint8",
+        "int8",
+        "uint16",
+        "int16",
+        "uint32",
+        "int32",
+        "uint64",
+        "int64",
+        "float16",
+        "float32",
+        "float64",
+        "complex64",
+        "complex128",
+    }
 )

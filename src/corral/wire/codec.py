@@ -1,11 +1,11 @@
 """Python objects as bytes, in a format that runs no code.
 
-Plain data is MessagePack. What MessagePack cannot tell apart (a tuple from a list) or lacks (sets, arrays, dates)
-is an extension type whose content is again of this format. Memory of arrays travels beside the header, and is
-never copied into it. Objects of any other type are pickled one by one, if that is permitted.
+Plain data is MessagePack. What MessagePack cannot tell apart (a tuple from a list) or lacks (sets, arrays,
+dates) is an extension type whose content is again of this format. Memory of arrays travels beside the header,
+and is never copied into it. Objects of any other type are pickled one by one, if that is permitted.
 
-An encoded object that consists of MessagePack's own types is nothing but their MessagePack. Any other starts with
-a byte that no MessagePack has, a table of the lengths of what follows, the header, and the memory of the arrays.
+An encoded object that consists of MessagePack's own types is nothing but their MessagePack. Any other starts
+with a byte that no MessagePack has; then come a table of lengths, the header, and the memory of the arrays.
 """
 
 from __future__ import annotations

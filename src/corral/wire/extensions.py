@@ -195,13 +195,11 @@ def _write_cupy(w: Writer, obj: Any) -> Any:
 
 def _write_tensordict(w: Writer, obj: Any) -> Any:
     w.enter(obj)
-    names = getattr(obj, "_names", None)
     device = getattr(obj, "device", None)
     content = [
         w.walk(dict(obj._source)),
         list(map(int, obj.batch_size)),
         None if device is None else str(device),
-        None if names is None else list(names),
         bool(getattr(obj, "is_locked", False)),
     ]
     w.path.discard(id(obj))
@@ -345,13 +343,11 @@ def _build_strings(r: Reader, content: Any) -> Any:
 def _build_tensordict(r: Reader, content: Any) -> Any:
     from corral.tensordict import TensorDict
 
-    source, batch_size, device, names, locked = content
+    source, batch_size, device, locked = content
     if type(source) is not dict:
         raise CodecError("malformed TensorDict")
     try:
         result = TensorDict(source, batch_size=arrays.checked_shape(batch_size), device=device)
-        if names is not None:
-            result.names = names
         return result.lock_() if locked else result
     except (RuntimeError, AttributeError) as error:
         raise CodecError(f"malformed TensorDict: {error}") from None

@@ -1,4 +1,4 @@
-"""The structure of a tree of arrays, apart from their values: what it takes to make the same tree elsewhere."""
+"""The structure of a tree of arrays, apart from their values: what it takes to make it again elsewhere."""
 
 from __future__ import annotations
 

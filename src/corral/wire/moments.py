@@ -61,7 +61,10 @@ def pack_datetime(value: datetime.datetime) -> list[Any] | None:
 def unpack_datetime(parts: Any) -> datetime.datetime:
     """Invert `pack_datetime`."""
     *numbers, fold, zone = parts
-    return datetime.datetime(*numbers, tzinfo=_unpack_zone(zone), fold=fold)
+    year, month, day, hour, minute, second, microsecond = numbers
+    return datetime.datetime(
+        year, month, day, hour, minute, second, microsecond, tzinfo=_unpack_zone(zone), fold=fold
+    )
 
 
 def pack_time(value: datetime.time) -> list[Any] | None:
@@ -76,4 +79,5 @@ def pack_time(value: datetime.time) -> list[Any] | None:
 def unpack_time(parts: Any) -> datetime.time:
     """Invert `pack_time`."""
     *numbers, fold, zone = parts
-    return datetime.time(*numbers, tzinfo=_unpack_zone(zone), fold=fold)
+    hour, minute, second, microsecond = numbers
+    return datetime.time(hour, minute, second, microsecond, tzinfo=_unpack_zone(zone), fold=fold)

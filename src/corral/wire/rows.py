@@ -137,7 +137,7 @@ class _Planner:
         return self.plan(self.build(self.senders.layouts[0].root, ()))
 
     def build(self, node: Array | Value | Branch, path: Path) -> Callable[[], Any]:
-        """Allocate the stack of a part of the senders' trees; return what makes the tree once it is filled."""
+        """Allocate the stack of a part of the senders' trees; return what makes the tree when it is full."""
         layout = Layout(node)
         leaves = {at: self.allocate((*path, *at)) for at, _ in layout.arrays()}
         values = {at: self.values((*path, *at)) for at, each in layout.entries() if isinstance(each, Value)}
@@ -170,7 +170,7 @@ class _Planner:
         return found
 
     def promoted(self, path: Path) -> Array | None:
-        """Return what senders of several dtypes are cast to, as `torch.stack` does; ``None`` if all have one."""
+        """Return what senders of several dtypes are cast to, as by `torch.stack`; ``None`` if all have one."""
         nodes = [nodes[path] for nodes in self.nodes]
         arrays = [node for node in nodes if isinstance(node, Array)]
         first = arrays[0]

@@ -15,7 +15,7 @@ MAX_DEPTH = 100
 """Levels of containers that a tree may have."""
 
 # "T" is corral's TensorDict, "R" that of the package tensordict.
-_BUILTIN = {dict: "d", list: "l", tuple: "t"}
+_BUILTIN: dict[type, str] = {dict: "d", list: "l", tuple: "t"}
 _known: dict[type, str | None] = {}
 
 
@@ -80,7 +80,7 @@ def construct(
     children: list[Any],
     classes: dict[str, type],
 ) -> Any:
-    """Make a container. No class is imported for it, and none is called but by its own constructor of records."""
+    """Make a container. No module is imported for it, and records are made without calling their classes."""
     if kind == "d":
         return dict(zip(keys, children, strict=True))
     if kind == "l":
@@ -106,10 +106,8 @@ def construct(
     if kind in ("T", "R") and batch_size is not None:
         theirs = sys.modules.get("tensordict") if kind == "R" else None
         if theirs is None:
-            from corral.tensordict import TensorDict
-        else:
-            TensorDict = theirs.TensorDict
-        return TensorDict(dict(zip(keys, children, strict=True)), batch_size=list(batch_size))
+            import corral.tensordict as theirs
+        return theirs.TensorDict(dict(zip(keys, children, strict=True)), batch_size=list(batch_size))
     raise CodecError("malformed layout: an unknown kind of container")
 
 
