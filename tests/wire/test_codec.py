@@ -99,6 +99,7 @@ objects = st.deferred(
 )
 
 
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")
 @given(objects)
 @settings(max_examples=200, deadline=None)
 def test_round_trip(obj):
@@ -234,7 +235,7 @@ def test_arrays_in_pickles_are_out_of_band():
     header, buffers = codec.encode(holder)
     assert len(header) < 500
     assert max(b.nbytes for b in buffers) == 8000
-    again = codec.decode(header, buffers)
+    again = codec.decode(header, [memoryview(b).toreadonly() for b in buffers])
     assert np.array_equal(again.array, holder.array)
     assert torch.equal(again.tensor, holder.tensor)
     again.array[0] = again.tensor[0] = 1  # both own their memory
@@ -254,7 +255,7 @@ def test_pickles_are_refused_on_both_ends(how, monkeypatch):
     with pytest.raises(PickleError, match=r"test_codec\.Holder.*refuses"):
         loads(data, allow)
     assert loads(dumps({"a": (1,)}, allow), allow) == {"a": (1,)}
-    assert issubclass(PickleError, (corral.distributed.DistBackendError)) and issubclass(
+    assert {corral.distributed.DistBackendError, TypeError} <= set(PickleError.__mro__)
         PickleError, TypeError
     )
 

@@ -87,7 +87,7 @@ def dtype_from(form: Any) -> np.dtype[Any]:
             if form in _EXTENDED:
                 import ml_dtypes
 
-                return np.dtype(getattr(ml_dtypes, form))
+                return cast("np.dtype[Any]", np.dtype(getattr(ml_dtypes, form)))
             if not _DTYPE.fullmatch(form):
                 raise TypeError(f"{form!r:.60} is no dtype")
             dtype = np.dtype(form)
@@ -103,7 +103,7 @@ def dtype_from(form: Any) -> np.dtype[Any]:
         raise CodecError(f"malformed dtype: {error}") from None
     if not is_plain(dtype):
         raise CodecError("malformed array: its elements are Python objects")
-    return cast("np.dtype[Any]", dtype)
+    return dtype
 
 
 def describe_numpy(array: np.ndarray[Any, Any]) -> tuple[Any, list[int], int, memoryview]:

@@ -83,7 +83,8 @@ def _check_senders(senders: _Senders) -> None:
             for path, node in one.items():
                 if path not in two:
                     raise MismatchError(
-                        f"rank {lacking} has no array {key_text(path)}, which rank {having} has{_of_shape(node)}"
+                        f"rank {lacking} has no array {key_text(path)}, which rank {having} "
+                        f"has{_of_shape(node)}"
                     )
         for path, node in first.items():
             theirs = other[path]
@@ -93,7 +94,8 @@ def _check_senders(senders: _Senders) -> None:
                 )
             if isinstance(node, Array) and isinstance(theirs, Array) and node.shape != theirs.shape:
                 raise MismatchError(
-                    f"{key_text(path)} has shape {tuple(theirs.shape)} on rank {rank}, but {tuple(node.shape)} "
+                    f"{key_text(path)} has shape {tuple(theirs.shape)} on rank {rank}, but "
+                    f"{tuple(node.shape)} "
                     f"on rank {there}"
                 )
 
@@ -254,7 +256,8 @@ class _Planner:
                 else ""
             )
             raise MismatchError(
-                f"the batch size on rank {self.here} is {tuple(tree.batch_size)}: its first dimension must be "
+                f"the batch size on rank {self.here} is {tuple(tree.batch_size)}: its first dimension "
+                f"must be "
                 f"{self.count}, a row for each other rank{row}"
             )
         if not self.senders.layouts:
@@ -271,7 +274,8 @@ class _Planner:
         if not isinstance(node, Branch):
             if kind is not None:
                 raise MismatchError(
-                    f"{key_text(path)} is a {type(target).__qualname__} on rank {self.here}, but no container on "
+                    f"{key_text(path)} is a {type(target).__qualname__} on rank {self.here}, but no "
+                    f"container on "
                     f"rank {there}{_of_shape(node)}"
                 )
             if isinstance(node, Value):
@@ -297,18 +301,21 @@ class _Planner:
         there = self.senders.ranks[0]
         if not is_array(target):
             raise MismatchError(
-                f"{key_text(path)} is a {type(target).__qualname__} on rank {self.here}, but an array of shape "
+                f"{key_text(path)} is a {type(target).__qualname__} on rank {self.here}, but an array of "
+                f"shape "
                 f"{tuple(node.shape)} on rank {there}"
             )
         shape = tuple(target.shape) if hasattr(target, "shape") else to_numpy(target).shape
         if not shape or shape[0] != self.count:
             raise MismatchError(
-                f"{key_text(path)} has shape {shape} on rank {self.here}: its first dimension must be {self.count}, "
+                f"{key_text(path)} has shape {shape} on rank {self.here}: its first dimension must be "
+                f"{self.count}, "
                 f"a row for each other rank; rank {there} sends {tuple(node.shape)}"
             )
         if shape[1:] != tuple(node.shape):
             raise MismatchError(
-                f"{key_text(path)} has shape {tuple(node.shape)} on rank {there}, but rows of shape {shape[1:]} on "
+                f"{key_text(path)} has shape {tuple(node.shape)} on rank {there}, but rows of shape "
+                f"{shape[1:]} on "
                 f"rank {self.here} (shape {shape})"
             )
         if library_of(target) == "jax":  # can only be replaced
@@ -319,7 +326,8 @@ class _Planner:
             writable(target, key_text(path))
         except (ValueError, TypeError) as error:
             raise MismatchError(
-                f"rank {self.here}: {error}; rank {there} sends shape {tuple(node.shape)} for the rows of {shape}"
+                f"rank {self.here}: {error}; rank {there} sends shape {tuple(node.shape)} for the rows of "
+                f"{shape}"
             ) from None
         self.fill(path, target, self.promoted(path))
 
@@ -336,13 +344,16 @@ class _Planner:
             for at, each in Layout(node).arrays():
                 if (self.count, *each.shape)[: len(batch)] != batch:
                     raise MismatchError(
-                        f"{key_text((*path, *at))} has shape {tuple(each.shape)} on rank {there}, and its stack would "
-                        f"have {(self.count, *each.shape)}, which does not fit the batch size {batch} on rank "
+                        f"{key_text((*path, *at))} has shape {tuple(each.shape)} on rank {there}, and its "
+                        f"stack would "
+                        f"have {(self.count, *each.shape)}, which does not fit the batch size {batch} on "
+                        f"rank "
                         f"{self.here}"
                     )
         elif kind not in ("d", "c"):
             raise MismatchError(
-                f"rank {there} sends {key_text(path)}, but the {type(target).__qualname__} on rank {self.here} has no "
+                f"rank {there} sends {key_text(path)}, but the {type(target).__qualname__} on rank "
+                f"{self.here} has no "
                 "such entry, and cannot be given one"
             )
         make = self.build(node, path)

@@ -104,10 +104,10 @@ def construct(
             object.__setattr__(record, key, child)
         return record
     if kind in ("T", "R") and batch_size is not None:
-        theirs = sys.modules.get("tensordict") if kind == "R" else None
-        if theirs is None:
-            import corral.tensordict as theirs
-        return theirs.TensorDict(dict(zip(keys, children, strict=True)), batch_size=list(batch_size))
+        package: Any = sys.modules.get("tensordict") if kind == "R" else None
+        if package is None:
+            import corral.tensordict as package
+        return package.TensorDict(dict(zip(keys, children, strict=True)), batch_size=list(batch_size))
     raise CodecError("malformed layout: an unknown kind of container")
 
 

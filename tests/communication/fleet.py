@@ -1,0 +1,85 @@
+"""Ranks that stay alive over many examples, and do what they are told."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+import traceback
+from typing import Any
+
+_spawn = multiprocessing.get_context("spawn")
+
+
+class Fleet:
+    """`size` processes in one default group; with `gloo`, torch's too, to compare with."""
+
+    def __init__(self, size: int, gloo: bool = False, **init: Any) -> None:
+        self.size = size
+        self.folder = tempfile.TemporaryDirectory()
+        self.ends, self.processes = [], []
+        for rank in range(size):
+            ours, theirs = _spawn.Pipe()
+            process = _spawn.Process(
+                target=_serve, args=(theirs, rank, size, self.folder.name, gloo, init), daemon=True
+            )
+            process.start()
+            theirs.close()
+            self.ends.append(ours)
+            self.processes.append(process)
+
+    def __call__(self, function: Any, *arguments: Any, timeout: float = 60.0) -> list[Any]:
+        """Call ``function(rank, size, *arguments)`` on every rank; return what each returned."""
+        for end in self.ends:
+            end.send((function, arguments))
+        results, failures = [], []
+        for rank, end in enumerate(self.ends):
+            if not end.poll(timeout):
+                failures.append(f"rank {rank} did not answer within {timeout} s")
+                continue
+            good, value = end.recv()
+            results.append(value)
+            if not good:
+                failures.append(f"rank {rank} raised:\n{value}")
+        assert not failures, "\n".join(failures)
+        return results
+
+    def close(self) -> None:
+        for end in self.ends:
+            end.send(None)
+        for process in self.processes:
+            process.join(20)
+            code = process.exitcode
+            if code is None:
+                process.kill()
+                process.join()
+            assert code == 0
+        self.folder.cleanup()
+
+
+def _serve(end: Any, rank: int, size: int, folder: str, gloo: bool, init: dict[str, Any]) -> None:
+    os.environ["OMP_NUM_THREADS"] = "1"
+    import corral.distributed as dist
+
+    dist.init_process_group(
+        "shm", init_method=f"file://{folder}/corral", rank=rank, world_size=size, timeout=20, **init
+    )
+    if gloo:
+        import torch.distributed
+
+        torch.set_num_threads(1)
+        torch.distributed.init_process_group(
+            "gloo", init_method=f"file://{folder}/gloo", rank=rank, world_size=size
+        )
+    while True:
+        task = end.recv()
+        if task is None:
+            break
+        function, arguments = task
+        try:
+            end.send((True, function(rank, size, *arguments)))
+        except BaseException:
+            end.send((False, traceback.format_exc()))
+    dist.destroy_process_group()
+    if gloo:
+        torch.distributed.destroy_process_group()
