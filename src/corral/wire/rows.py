@@ -172,7 +172,7 @@ class _Planner:
         return found
 
     def promoted(self, path: Path) -> Array | None:
-        """Return what senders of several dtypes are cast to, as by `torch.stack`; ``None`` if all have one."""
+        """Return what senders of several dtypes are cast to, as `torch.stack` does; or ``None``."""
         nodes = [nodes[path] for nodes in self.nodes]
         arrays = [node for node in nodes if isinstance(node, Array)]
         first = arrays[0]
@@ -336,8 +336,9 @@ class _Planner:
         there = self.senders.ranks[0]
         if kind in ("T", "R"):
             if target.is_locked:
+                shape = "" if isinstance(node, Branch) else _of_shape(node)
                 raise MismatchError(
-                    f"rank {there} sends {key_text(path)}{'' if isinstance(node, Branch) else _of_shape(node)}, which "
+                    f"rank {there} sends {key_text(path)}{shape}, which "
                     f"rank {self.here} lacks, and its TensorDict is locked: it cannot be given new keys"
                 )
             batch = tuple(target.batch_size)

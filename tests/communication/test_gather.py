@@ -1,0 +1,102 @@
+"""`corral.gather`: nothing prepared, shapes of any kind."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+
+import numpy as np
+import pytest
+from fleet import Fleet
+
+import corral
+import corral.distributed as dist
+
+SIZE = 3
+Pair = collections.namedtuple("Pair", "left right")
+
+
+@dataclasses.dataclass
+class Record:
+    x: object
+    y: object
+
+
+@pytest.fixture(scope="module")
+def fleet():
+    ranks = Fleet(SIZE)
+    yield ranks
+    ranks.close()
+
+
+def _values(rank, dtype="f8"):
+    return (np.arange(3.0 * rank).reshape(rank, 3) + 10 * rank).astype(dtype)
+
+
+def _arrays(rank, size):
+    for root in range(size):
+        for dtype in ("f8", ">i4", "?", "c8", "M8[s]", "U3", [("x", "u1"), ("y", ">f4")]):
+            result = corral.gather(
+                _values(rank).astype(dtype) if type(dtype) is str else np.ones(rank, dtype), root
+            )
+            assert (result is None) is (rank != root)
+            for source, array in enumerate(result or []):
+                wanted = _values(source).astype(dtype) if type(dtype) is str else np.ones(source, dtype)
+                assert array.dtype == wanted.dtype
+                assert np.array_equal(array, wanted)
+
+
+def test_uneven_arrays(fleet):
+    fleet(_arrays)
+
+
+def _structures(rank, size):
+    import torch
+
+    torch_leaf = torch.full((rank,), float(rank), dtype=torch.bfloat16, requires_grad=True)
+    mine = [
+        {"a": _values(rank), "pair": Pair(torch_leaf, f"rank {rank}")},
+        (Record(_values(rank).T, rank), [None, 2.5]),
+        corral.TensorDict(a=_values(2), b={"c": torch_leaf}),
+    ][rank]
+    result = corral.gather(mine, group_dst=1)
+    if rank != 1:
+        assert result is None
+        return
+    first, second, third = result
+    assert np.array_equal(first["a"], _values(0))
+    assert type(first["pair"]) is Pair
+    assert first["pair"].right == "rank 0"
+    assert type(second[0]) is Record
+    assert second[0].x is not mine[0].x
+    assert np.array_equal(second[0].x, _values(1).T)
+    assert second[0].y == 1
+    assert second[1] == [None, 2.5]
+    assert type(third) is corral.TensorDict
+    assert third["b", "c"].dtype == torch.bfloat16
+    assert third["b", "c"].tolist() == [2.0, 2.0]
+
+
+def test_structures_differ(fleet):
+    fleet(_structures)
+
+
+def _like(rank, size):
+    import torch
+
+    for root in range(size):
+        mine = torch.full((rank + 1,), rank) if rank % 2 else np.full(rank + 1, rank)
+        for like, kind in (("numpy", np.ndarray), ("torch", torch.Tensor)):
+            result = corral.gather({"a": mine}, root, like=like)
+            for source, tree in enumerate(result or []):
+                assert type(tree["a"]) is kind
+                assert tree["a"].tolist() == [source] * (source + 1)
+    with pytest.raises(dist.MismatchError, match=r"rank 0: ValueError: like"):
+        corral.gather(np.zeros(1), 0, like="tensorflow" if rank == 0 else None)
+    with pytest.raises(ValueError, match="group_dst"):
+        corral.gather(np.zeros(1), 0, group_dst=0)
+    dist.barrier()
+
+
+def test_like(fleet):
+    fleet(_like)

@@ -1,0 +1,293 @@
+"""What `gather_and_stack` does beyond tensordict's: trees of all kinds, new stacks, errors on every rank."""
+
+from __future__ import annotations
+
+import collections
+
+import numpy as np
+import pytest
+from fleet import Fleet
+
+import corral
+import corral.distributed as dist
+from corral.wire.errors import PickleError
+
+SIZE = 3
+Pair = collections.namedtuple("Pair", "left right")
+
+
+@pytest.fixture(scope="module")
+def fleet():
+    ranks = Fleet(SIZE)
+    yield ranks
+    ranks.close()
+
+
+def _values(rank, *shape):
+    return np.arange(float(np.prod(shape, dtype=int))).reshape(shape) + 100 * rank
+
+
+def _stack(root, *shape):
+    return np.stack([_values(rank, *shape) for rank in range(SIZE) if rank != root])
+
+
+def _every_root(rank, size):
+    for root in range(size):
+        tree = (
+            {"a": np.zeros((2, 4)), "b": {"c": np.zeros(2)}}
+            if rank == root
+            else {"a": _values(rank, 4), "b": {"c": _values(rank)}}
+        )
+        kept = tree["a"]
+        result = corral.gather_and_stack(tree, root)
+        assert result is (tree if rank == root else None)
+        if rank == root:
+            assert tree["a"] is kept
+            assert np.array_equal(kept, _stack(root, 4))
+            assert np.array_equal(tree["b"]["c"], _stack(root))
+
+
+def test_every_root(fleet):
+    fleet(_every_root)
+
+
+def _new_stacks(rank, size):
+    one = corral.gather_and_stack(None if rank == 1 else _values(rank, 2, 3), 1)
+    mine = {
+        "p": Pair(_values(rank, 2), [_values(rank)]),
+        "t": corral.TensorDict(x=_values(rank, 4), batch_size=[4]),
+    }
+    tree = corral.gather_and_stack(None if rank == 1 else mine, dst=1)
+    if rank != 1:
+        assert one is None
+        assert tree is None
+        return
+    assert np.array_equal(one, _stack(1, 2, 3))
+    assert type(tree["p"]) is Pair
+    assert np.array_equal(tree["p"].left, _stack(1, 2))
+    assert np.array_equal(tree["p"].right[0], _stack(1))
+    assert tuple(tree["t"].batch_size) == (2, 4)
+    assert np.array_equal(tree["t"]["x"], _stack(1, 4))
+
+
+def test_new_stacks(fleet):
+    fleet(_new_stacks)
+
+
+def _keys(rank, size):
+    td = (
+        corral.TensorDict(own=np.ones(2), b=np.zeros(2, "i4"), a=np.zeros((2, 2)), batch_size=[2])
+        if rank == 0
+        else corral.TensorDict(
+            a=_values(rank, 2), b=_values(rank), new=_values(rank, 3), deep={"x": {"y": _values(rank)}}
+        )
+    )
+    td.gather_and_stack(0)
+    if rank == 0:
+        assert td["own"].tolist() == [1, 1]
+        assert td["b"].dtype == "i4"
+        assert np.array_equal(td["b"], _stack(0))
+        assert np.array_equal(td["a"], _stack(0, 2))
+        assert np.array_equal(td["new"], _stack(0, 3))
+        assert np.array_equal(td["deep", "x", "y"], _stack(0))
+        assert tuple(td["deep"].batch_size) == (2,)
+
+
+def test_keys_of_one_side_and_another_order(fleet):
+    fleet(_keys)
+
+
+def _locked(rank, size):
+    td = (
+        corral.TensorDict(a=np.zeros((2, 2)), batch_size=[2])
+        if rank == 0
+        else corral.TensorDict(a=_values(rank, 2))
+    )
+    td.lock_().gather_and_stack(0)
+    if rank == 0:
+        assert np.array_equal(td["a"], _stack(0, 2))
+
+
+def test_a_locked_destination_is_written(fleet):
+    fleet(_locked)
+
+
+def _kinds(rank, size):
+    import tensordict
+    import torch
+
+    td = tensordict.TensorDict(
+        {"a": torch.zeros(2, 3), "b": {"c": torch.zeros(2)}}
+        if rank == 0
+        else {"a": torch.from_numpy(_values(rank, 3)).float(), "b": {"c": torch.tensor(rank)}},
+        batch_size=[2] if rank == 0 else [],
+    )
+    kept = td["a"]
+    assert corral.gather_and_stack(td, 0) is (td if rank == 0 else None)
+    if rank == 0:
+        assert td["a"] is kept
+        assert np.array_equal(kept.numpy(), _stack(0, 3))
+        assert td["b", "c"].tolist() == [1, 2]
+
+    values = torch.from_numpy(_values(rank, 4))
+    odd = [values.to_sparse(), torch.nn.Parameter(values), values.conj(), np.asarray(_values(rank, 4), ">f8")]
+    for leaf in odd:
+        into = {"a": torch.nn.Parameter(torch.zeros(2, 4, dtype=torch.float64))}
+        corral.gather_and_stack(into if rank == 0 else {"a": leaf}, 0)
+        if rank == 0:
+            assert np.array_equal(into["a"].detach().numpy(), _stack(0, 4))
+    into = [np.zeros((2, 4), ">f4"), (np.zeros((4, 2)).T,)]
+    corral.gather_and_stack(into if rank == 0 else [_values(rank, 4), (values,)], 0)
+    if rank == 0:
+        assert np.array_equal(into[0], _stack(0, 4))
+        assert np.array_equal(into[1][0], _stack(0, 4))
+    assert np.array_equal(values.numpy(), _values(rank, 4))
+
+
+def test_leaves_and_containers_of_many_kinds(fleet):
+    fleet(_kinds)
+
+
+def _groups(rank, size):
+    pair = dist.new_group([2, 0])
+    if rank == 1:
+        with pytest.warns(UserWarning, match="does not belong"):
+            assert corral.gather_and_stack({"a": np.zeros(3)}, 0, pair) is None
+        return
+    tree = {"a": np.zeros((1, 3)) if rank == 0 else _values(rank, 3)}
+    corral.gather_and_stack(tree, group=pair, group_dst=0)
+    if rank == 0:
+        assert np.array_equal(tree["a"], _values(2, 3)[None])
+    with pytest.raises(ValueError, match="group_dst"):
+        corral.gather_and_stack(tree, 0, pair, group_dst=1)
+    with pytest.raises(ValueError, match="Global rank 1"):
+        corral.gather_and_stack(tree, 1, pair)
+
+
+def test_groups(fleet):
+    fleet(_groups)
+
+
+def _read_only():
+    array = np.zeros((2, 3))
+    array.flags.writeable = False
+    return array
+
+
+def _locked_td(**entries):
+    return corral.TensorDict(entries, batch_size=[2]).lock_()
+
+
+ERRORS = {
+    "keys": (
+        lambda rank: (
+            {"b": _values(0, 3)} if rank == 2 else {"a": np.zeros((2, 3)) if rank == 0 else _values(1, 3)}
+        ),
+        r"rank 2 .*'a'.*rank 1 .*\(3,\)",
+    ),
+    "an extra key": (
+        lambda rank: (
+            {"a": np.zeros((2, 3))}
+            if rank == 0
+            else {"a": _values(1, 3), **({"x": {"y": _values(0)}} if rank == 2 else {})}
+        ),
+        r"rank 1 .*\('x', 'y'\).*rank 2",
+    ),
+    "shapes": (
+        lambda rank: {"a": {"b": np.zeros((2, 3)) if rank == 0 else np.zeros(2 + rank)}},
+        r"\('a', 'b'\).*\(4,\) on rank 2.*\(3,\) on rank 1",
+    ),
+    "a row": (
+        lambda rank: {"a": np.zeros((2, 3)) if rank == 0 else np.zeros(4)},
+        r"'a'.*\(4,\) on rank 1.*\(3,\) on rank 0",
+    ),
+    "the first dimension": (
+        lambda rank: {"a": np.zeros((3, 4)) if rank == 0 else np.zeros(4)},
+        r"'a'.*\(3, 4\) on rank 0.*must be 2.*rank 1.*\(4,\)",
+    ),
+    "a scalar destination": (
+        lambda rank: {"a": np.zeros(())},
+        r"'a'.*\(\) on rank 0.*must be 2",
+    ),
+    "the batch size": (
+        lambda rank: (
+            corral.TensorDict(a=np.zeros((3, 4)), batch_size=[3])
+            if rank == 0
+            else corral.TensorDict(a=np.zeros(4))
+        ),
+        r"\(3,\).*rank 0|rank 0.*\(3,\)",
+    ),
+    "an expanded view": (
+        lambda rank: {
+            "a": np.lib.stride_tricks.as_strided(np.zeros(3), (2, 3), (0, 8)) if rank == 0 else np.zeros(3)
+        },
+        r"rank 0.*'a'.*share memory.*\(2, 3\).*rank 1.*\(3,\)",
+    ),
+    "read-only": (
+        lambda rank: {"a": _read_only() if rank == 0 else np.zeros(3)},
+        r"rank 0.*'a'.*read-only.*\(2, 3\).*rank 1.*\(3,\)",
+    ),
+    "a locked destination": (
+        lambda rank: _locked_td(a=np.zeros((2, 3))) if rank == 0 else {"a": np.zeros(3), "b": np.zeros(4)},
+        r"rank 1 .*'b'.*\(4,\).*rank 0.*locked",
+    ),
+    "a container for an array": (
+        lambda rank: {"a": {"b": np.zeros((2, 3))} if rank == 0 else np.zeros(3)},
+        r"'a'.*rank 0.*rank 1.*\(3,\)",
+    ),
+    "an array for a container": (
+        lambda rank: {"a": np.zeros((2, 3)) if rank == 0 else {"b": np.zeros(3)}},
+        r"'a'.*\(2, 3\).*rank 0.*rank 1",
+    ),
+    "nothing to send": (lambda rank: {"a": np.zeros((2, 3))} if rank == 0 else None, r"rank 1 passed None"),
+    "a batch that does not fit": (
+        lambda rank: (
+            corral.TensorDict(a=np.zeros((2, 5)), batch_size=[2, 5])
+            if rank == 0
+            else {"a": np.zeros(5), "b": np.zeros(4)}
+        ),
+        r"'b'.*\(4,\).*rank 1.*\(2, 5\).*rank 0",
+    ),
+}
+
+
+def _error(rank, size, name):
+    make, match = ERRORS[name]
+    tree = make(rank)
+    before = repr(tree)
+    with pytest.raises(dist.MismatchError, match=match) as raised:
+        corral.gather_and_stack(tree, 0)
+    assert repr(tree) == before
+    good = {"a": np.zeros((2, 3)) if rank == 0 else _values(rank, 3)}
+    corral.gather_and_stack(good, 0)  # the group stays usable
+    if rank == 0:
+        assert np.array_equal(good["a"], _stack(0, 3))
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors_are_raised_on_every_rank(fleet, name):
+    texts = fleet(_error, name)
+    assert len(set(texts)) == 1
+
+
+class Secret:
+    pass
+
+
+def _pickles(rank, size):
+    tree = {"a": np.zeros((2, 3)) if rank == 0 else np.zeros(3), "b": Secret() if rank == 1 else np.zeros(2)}
+    with pytest.raises(PickleError, match=r"rank 1.*Secret"):
+        corral.gather_and_stack(tree, 0)
+    with pytest.raises(PickleError, match=r"rank 1.*Secret"):
+        corral.gather(tree, 0)
+    dist.barrier()
+
+
+def test_pickles_are_refused_on_every_rank(monkeypatch):
+    monkeypatch.setenv("CORRAL_PICKLE", "deny")
+    ranks = Fleet(SIZE)
+    try:
+        ranks(_pickles)
+    finally:
+        ranks.close()
