@@ -22,13 +22,14 @@ Collective::Collective(Group& g, Code c, int32_t r) : group(g), root(r) {
     signature = mix(mix(0, static_cast<uint64_t>(c)), static_cast<uint64_t>(r + 1));
 }
 
-std::shared_ptr<Send> Collective::send(Engine& engine, uint32_t to, uint32_t step, const Spans& spans,
-                                       const Fingerprint* prefix) {
+void Collective::send(Engine& engine, uint32_t to, uint32_t step, const Spans& spans, const Fingerprint* prefix) {
+    uint32_t peer = group.members[to];
+    if (engine.push_eager(peer, context, collective_match(sequence, step), signature, spans, prefix)) return;
     auto s = std::make_shared<Send>();
     s->code = code;
     s->context = context;
     s->match = collective_match(sequence, step);
-    s->peer = static_cast<int32_t>(group.members[to]);
+    s->peer = static_cast<int32_t>(peer);
     s->message.signature = signature;
     s->spans = spans;
     if (prefix) {
@@ -37,7 +38,6 @@ std::shared_ptr<Send> Collective::send(Engine& engine, uint32_t to, uint32_t ste
     }
     sends.push_back(s);
     engine.start(s);
-    return s;
 }
 
 std::shared_ptr<Receive> Collective::receive(Engine& engine, uint32_t from, uint32_t step, const Spans& spans,
@@ -173,7 +173,7 @@ void Gather::decide(Engine& engine) {
             }
             in->spans.add(made[r].data(), made[r].size());
         } else {
-            in->spans = into[rows ? i - 1 : r];
+            in->spans = std::move(into[rows ? i - 1 : r]);
         }
         engine.take(in);
     }

@@ -43,8 +43,7 @@ class Collective : public Operation, public std::enable_shared_from_this<Collect
 
   protected:
     // Message `step` of this collective to or from a rank of the group; started at once.
-    std::shared_ptr<Send> send(Engine& engine, uint32_t to, uint32_t step, const Spans& spans,
-                               const Fingerprint* prefix = nullptr);
+    void send(Engine& engine, uint32_t to, uint32_t step, const Spans& spans, const Fingerprint* prefix = nullptr);
     std::shared_ptr<Receive> receive(Engine& engine, uint32_t from, uint32_t step, const Spans& spans, bool hold);
     // The first failure among the messages, or none.
     Failure problem() const;

@@ -139,6 +139,8 @@ class Engine {
 
     // matching.cpp: messages to operations
     void dispatch(uint32_t peer, const Message& m, const std::byte* payload, uint32_t bytes);
+    bool push_eager(uint32_t peer, uint64_t context, uint64_t match, uint64_t signature, const Spans& spans,
+                    const Fingerprint* prefix);
     void arrive(uint32_t peer, const Message& m, const std::byte* payload, size_t bytes);
     void send_to_self(const std::shared_ptr<Send>& send);
     void deliver(uint32_t peer, const std::shared_ptr<Receive>& receive, const Message& m, const Fingerprint& prefix,

@@ -37,16 +37,23 @@ bool Engine::push_queue(uint32_t peer) {
     return any;
 }
 
-bool Engine::try_send(uint32_t peer, uint64_t context, uint64_t tag, uint64_t signature, const Spans& spans) {
+bool Engine::push_eager(uint32_t peer, uint64_t context, uint64_t match, uint64_t signature, const Spans& spans,
+                        const Fingerprint* prefix) {
     uint64_t total = spans.total();
-    if (total > geometry_.piece_bytes() || peer == rank_) return false;
-    Lock lock(mutex_);
+    uint32_t head = prefix ? sizeof *prefix : 0;
+    if (total + head > geometry_.piece_bytes() || peer == rank_) return false;
+    auto bytes = static_cast<uint32_t>(total);
     Peer& p = peers_[peer];
-    if (p.lost || !p.queue.empty() || !p.out.room(static_cast<uint32_t>(total))) return false;
-    Message m{Kind::eager, context, tag, total, signature, 0, 0};
-    p.out.push(m, nullptr, 0, &spans, 0, static_cast<uint32_t>(total));
+    if (p.lost || !p.queue.empty() || !p.out.room(head + bytes)) return false;
+    Message m{Kind::eager, context, match, total, signature, 0, head};
+    p.out.push(m, prefix, head, &spans, 0, bytes);
     ring_bell(*p.header);
     return true;
+}
+
+bool Engine::try_send(uint32_t peer, uint64_t context, uint64_t tag, uint64_t signature, const Spans& spans) {
+    Lock lock(mutex_);
+    return push_eager(peer, context, tag, signature, spans, nullptr);
 }
 
 void Engine::start(const std::shared_ptr<Send>& send) {
@@ -63,11 +70,9 @@ void Engine::start(const std::shared_ptr<Send>& send) {
     if (m.total + head > geometry_.piece_bytes()) return offer(send);
     m.kind = Kind::eager;
     m.count = head;
-    if (p.queue.empty() && p.out.room(static_cast<uint32_t>(m.total) + head)) {
-        p.out.push(m, &send->prefix, head, &send->spans, 0, static_cast<uint32_t>(m.total));
-        ring_bell(*p.header);
+    if (push_eager(static_cast<uint32_t>(send->peer), m.context, m.match, m.signature, send->spans,
+                   send->prefixed ? &send->prefix : nullptr))
         return finish(*send);
-    }
     Outgoing out{m, {}, send, 0, static_cast<uint32_t>(m.total)};
     out.head.resize(head);
     if (head) std::memcpy(out.head.data(), &send->prefix, head);

@@ -7,8 +7,11 @@ namespace corral {
 
 size_t Spans::find(uint64_t offset, uint64_t& within) const {
     size_t i = 0;
-    if (offset != 0) i = std::upper_bound(ends_.begin(), ends_.end(), offset) - ends_.begin();
-    within = offset - (i == 0 ? 0 : ends_[i - 1]);
+    if (offset != 0)
+        i = std::upper_bound(runs_.begin(), runs_.end(), offset,
+                             [](uint64_t at, const Run& run) { return at < run.end; }) -
+            runs_.begin();
+    within = offset - (i == 0 ? 0 : runs_[i - 1].end);
     return i;
 }
 
@@ -16,8 +19,8 @@ void Spans::read(uint64_t offset, void* to, size_t bytes) const {
     uint64_t within;
     auto* out = static_cast<std::byte*>(to);
     for (size_t i = find(offset, within); bytes != 0; ++i, within = 0) {
-        size_t n = std::min<uint64_t>(bytes, runs_[i].iov_len - within);
-        std::memcpy(out, static_cast<std::byte*>(runs_[i].iov_base) + within, n);
+        size_t n = std::min<uint64_t>(bytes, runs_[i].bytes - within);
+        std::memcpy(out, runs_[i].data + within, n);
         out += n;
         bytes -= n;
     }
@@ -27,8 +30,8 @@ void Spans::write(uint64_t offset, const void* from, size_t bytes) const {
     uint64_t within;
     auto* in = static_cast<const std::byte*>(from);
     for (size_t i = find(offset, within); bytes != 0; ++i, within = 0) {
-        size_t n = std::min<uint64_t>(bytes, runs_[i].iov_len - within);
-        std::memcpy(static_cast<std::byte*>(runs_[i].iov_base) + within, in, n);
+        size_t n = std::min<uint64_t>(bytes, runs_[i].bytes - within);
+        std::memcpy(runs_[i].data + within, in, n);
         in += n;
         bytes -= n;
     }
@@ -38,8 +41,8 @@ std::vector<iovec> Spans::slice(uint64_t offset, uint64_t bytes) const {
     std::vector<iovec> out;
     uint64_t within;
     for (size_t i = find(offset, within); bytes != 0; ++i, within = 0) {
-        size_t n = std::min<uint64_t>(bytes, runs_[i].iov_len - within);
-        out.push_back({static_cast<std::byte*>(runs_[i].iov_base) + within, n});
+        size_t n = std::min<uint64_t>(bytes, runs_[i].bytes - within);
+        out.push_back({runs_[i].data + within, n});
         bytes -= n;
     }
     return out;

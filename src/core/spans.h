@@ -11,19 +11,20 @@ namespace corral {
 
 class Spans {
   public:
-    void clear() {
-        runs_.clear();
-        ends_.clear();
-    }
+    struct Run {
+        std::byte* data;
+        uint64_t bytes;
+        uint64_t end;  // of the stream up to here
+    };
+
     void add(void* address, size_t bytes) {
         if (bytes == 0) return;
-        runs_.push_back({address, bytes});
-        ends_.push_back(total() + bytes);
+        if (runs_.empty()) runs_.reserve(8);  // a small dictionary's leaves in one allocation
+        runs_.push_back({static_cast<std::byte*>(address), bytes, total() + bytes});
     }
-    uint64_t total() const { return ends_.empty() ? 0 : ends_.back(); }
+    uint64_t total() const { return runs_.empty() ? 0 : runs_.back().end; }
     size_t count() const { return runs_.size(); }
-    const iovec& operator[](size_t i) const { return runs_[i]; }
-    const std::vector<iovec>& runs() const { return runs_; }
+    const std::vector<Run>& runs() const { return runs_; }
 
     // Copy `bytes` bytes of the stream from `offset` on, out of it or into it. The range must lie within it.
     void read(uint64_t offset, void* to, size_t bytes) const;
@@ -34,8 +35,7 @@ class Spans {
     size_t find(uint64_t offset, uint64_t& within) const;
 
   private:
-    std::vector<iovec> runs_;
-    std::vector<uint64_t> ends_;
+    std::vector<Run> runs_;
 };
 
 }  // namespace corral

@@ -46,10 +46,10 @@ std::vector<RemoteRun> describe_runs(const Spans& spans) {
     std::vector<RemoteRun> out;
     out.reserve(spans.count());
     for (auto& run : spans.runs()) {
-        if (auto at = find_array(run.iov_base, run.iov_len))
-            out.push_back({at->offset, run.iov_len, at->inode, at->owner, at->fd});
+        if (auto at = find_array(run.data, run.bytes))
+            out.push_back({at->offset, run.bytes, at->inode, at->owner, at->fd});
         else
-            out.push_back({reinterpret_cast<uint64_t>(run.iov_base), run.iov_len, 0, 0, -1});
+            out.push_back({reinterpret_cast<uint64_t>(run.data), run.bytes, 0, 0, -1});
     }
     return out;
 }
@@ -126,8 +126,8 @@ int read_process(pid_t pid, uint64_t address, void* to, size_t bytes) {
 void copy_spans(const Spans& from, const Spans& to) {
     uint64_t offset = 0;
     for (auto& run : from.runs()) {
-        to.write(offset, run.iov_base, run.iov_len);
-        offset += run.iov_len;
+        to.write(offset, run.data, run.bytes);
+        offset += run.bytes;
     }
 }
 

@@ -270,7 +270,7 @@ nb::object GroupHandle::gather_rows(nb::handle tree, uint32_t root, double timeo
     } else {
         fits = flatten(tree.ptr(), request.payload, op->fingerprint);
         if (fits)
-            op->own = request.payload.spans;
+            op->own = std::move(request.payload.spans);
         else
             op->fingerprint = unusable;
         op->bytes = op->own.total();

@@ -188,7 +188,7 @@ void release_exchange() {
 }
 
 Payload::~Payload() {
-    for (auto& b : buffers_) PyBuffer_Release(b.get());
+    for (auto& b : buffers_) PyBuffer_Release(&b);
 }
 
 void Payload::count_type(uint64_t type) {
@@ -245,9 +245,12 @@ bool Payload::view(PyObject* object, Access access, View& v) {
         named = wrapper->type;
         object = wrapper->exporter.ptr();
     }
-    auto b = std::make_unique<Py_buffer>();
+    Py_buffer* b = &buffers_.emplace_back();
     int flags = PyBUF_STRIDES | PyBUF_FORMAT | (access == Access::write ? PyBUF_WRITABLE : 0);
-    if (PyObject_GetBuffer(object, b.get(), flags) != 0) return false;
+    if (PyObject_GetBuffer(object, b, flags) != 0) {
+        buffers_.pop_back();
+        return false;
+    }
     v.data = static_cast<std::byte*>(b->buf);
     v.item = b->itemsize;
     v.dimensions = b->ndim;
@@ -257,10 +260,10 @@ bool Payload::view(PyObject* object, Access access, View& v) {
     v.type = named ? named : type_of_format(b->format, b->itemsize);
     if (v.type == 0) {
         PyErr_Format(PyExc_BufferError, "elements of format '%s' cannot be sent as they are", b->format);
-        PyBuffer_Release(b.get());
+        PyBuffer_Release(b);
+        buffers_.pop_back();
         return false;
     }
-    buffers_.push_back(std::move(b));
     return true;
 }
 

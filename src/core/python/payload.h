@@ -77,7 +77,7 @@ class Payload {
         std::vector<int64_t> shape, strides;
         bool write;
     };
-    std::vector<std::unique_ptr<Py_buffer>> buffers_;
+    std::deque<Py_buffer> buffers_;  // whose addresses must not change: an exporter may point into it
     std::vector<nanobind::object> objects_;
     std::vector<Scratch> scratch_;
     uint64_t first_ = 0, hash_ = 0;

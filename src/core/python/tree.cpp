@@ -1,7 +1,6 @@
 #include "tree.h"
 
 #include <cstring>
-#include <functional>
 
 namespace nb = nanobind;
 
@@ -47,8 +46,7 @@ class Printer {
     uint64_t a_ = 0x243f6a8885a308d3ull, b_ = 0x13198a2e03707344ull;
 };
 
-using Visit = std::function<bool(PyObject*)>;
-
+template <typename Visit>
 bool walk(PyObject* tree, Printer& print, const Visit& leaf, int depth) {
     if (depth > deepest) {
         PyErr_SetString(PyExc_RecursionError, "the structure is nested too deeply");
