@@ -45,7 +45,10 @@ def gather_and_stack(
         pg = groups.member_group(group, "gather_and_stack", 2)
         if pg is None:
             return None
-    root = destination(pg, dst, group_dst, "gather_and_stack")
+    if group is None and group_dst is None and dst.__class__ is int and 0 <= dst < pg._size:
+        root: int = dst  # a call less where every microsecond shows: in the default group, ranks are global
+    else:
+        root = destination(pg, dst, group_dst, "gather_and_stack")
     if pg.backend.gather_rows(td, root):  # everything fits as it is: the engine has written it
         return td if root == pg._rank else None
     return _negotiate(td, pg, root)
