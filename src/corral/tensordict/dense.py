@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
@@ -267,10 +268,16 @@ class TensorDict(Sharing, Conversion, Pointwise, Shaping, TorchInterop, Printing
 
     def gather_and_stack(self, dst: int | None = None, group: Any = None, *, group_dst: int | None = None) -> Self | None:
         """Gather the other ranks' TensorDicts into the rows of this one: see `corral.gather_and_stack`."""
-        from corral.tensordict import communication
-
-        result: Self | None = communication.gather_and_stack(self, dst, group, group_dst)
+        result: Self | None = _communication().gather_and_stack(self, dst, group, group_dst)
         return result
+
+
+@functools.cache
+def _communication() -> Any:
+    """Load what moves TensorDicts when one is first moved: a container by itself needs no process groups."""
+    from corral.tensordict import communication
+
+    return communication
 
 
 def _same(leaf: Any) -> Any:
