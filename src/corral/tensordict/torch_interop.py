@@ -1,3 +1,121 @@
+"""Let torch's functions take TensorDicts. torch calls this; corral never imports torch for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from corral.arrays.operations import cast, fill_like
+from corral.tensordict import assembling
 from corral.tensordict.base import Base
+
+__all__ = ["TorchInterop"]
+
+
 class TorchInterop(Base):
+    """Implement torch's protocol of overriding functions."""
+
     __slots__ = ()
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        function: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        handler = _HANDLERS.get(getattr(function, "__name__", ""))
+        if handler is None or getattr(function, "__module__", None) == "torch.nn.functional":
+            return NotImplemented
+        return handler(*args, **(kwargs or {}))
+
+
+def _stack(tensors: Any, dim: int = 0, *, out: Any = None) -> Any:
+    return assembling.stack(tensors, dim, out=out)
+
+
+def _cat(tensors: Any, dim: int = 0, *, out: Any = None) -> Any:
+    return assembling.cat(tensors, dim, out=out)
+
+
+def _filler(value: Any) -> Callable[..., Any]:
+    def fill(input: Any, *, dtype: Any = None, device: Any = None, **ignored: Any) -> Any:
+        return _filled(input, value, dtype, device)
+
+    return fill
+
+
+def _full_like(input: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, **ignored: Any) -> Any:
+    return _filled(input, fill_value, dtype, device)
+
+
+def _filled(input: Any, value: Any, dtype: Any, device: Any) -> Any:
+    def fill(leaf: Any) -> Any:
+        new = fill_like(leaf, value)
+        return new if dtype is None else cast(new, dtype)
+
+    result = input._map(fill)
+    return result if device is None else result.to(device)
+
+
+def _random(name: str) -> Callable[..., Any]:
+    def fill(input: Any, **kwargs: Any) -> Any:
+        import torch
+
+        from corral.arrays.libraries import convert, library_of
+
+        def leaf_like(leaf: Any) -> Any:
+            new = getattr(torch, name)(convert(leaf, "torch"), **kwargs)
+            return convert(new, library_of(leaf))
+
+        return input._map(leaf_like)
+
+    return fill
+
+
+def _method(name: str) -> Callable[..., Any]:
+    def call(input: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(input, name)(*args, **kwargs)
+
+    return call
+
+
+def _allclose(
+    input: Any, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+) -> bool:
+    import numpy as np
+
+    from corral.arrays.libraries import to_numpy
+
+    pairs = input._zip(
+        lambda a, b: np.asarray(np.allclose(to_numpy(a), to_numpy(b), rtol, atol, equal_nan)), other
+    )
+    return bool(pairs._drop_batch() or pairs.all())
+
+
+def _equal(input: Any, other: Any) -> bool:
+    return bool((input == other).all())
+
+
+_HANDLERS: dict[str, Callable[..., Any]] = {
+    "stack": _stack,
+    "cat": _cat,
+    "concat": _cat,
+    "concatenate": _cat,
+    "zeros_like": _filler(0),
+    "ones_like": _filler(1),
+    "empty_like": _filler(None),
+    "full_like": _full_like,
+    "rand_like": _random("rand_like"),
+    "randn_like": _random("randn_like"),
+    "allclose": _allclose,
+    "equal": _equal,
+    **{
+        name: _method(name)
+        for name in (
+            *("split", "chunk", "unbind", "reshape", "flatten", "unflatten", "permute", "transpose", "squeeze"),
+            *("unsqueeze", "clone", "all", "any", "sum", "mean"),
+        )
+    },
+}
