@@ -1,0 +1,41 @@
+"""The examples run as their readers would run them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def _run(*command, timeout=120):
+    environment = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}
+    done = subprocess.run(
+        [sys.executable, *map(str, command)], capture_output=True, text=True, timeout=timeout, env=environment
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", ["gather_and_stack", "point_to_point", "objects", "uneven"])
+def test_by_itself(name):
+    assert _run(EXAMPLES / f"{name}.py")
+
+
+@pytest.mark.parametrize("name", ["gather_and_stack", "point_to_point", "objects", "uneven"])
+def test_under_corral_run(name):
+    assert _run("-m", "corral", "run", "-n", "3", EXAMPLES / f"{name}.py")
+
+
+def test_gather_and_stack_gives_the_documented_rows():
+    for arguments in ([], ["--torch"]):
+        out = _run(EXAMPLES / "gather_and_stack.py", *arguments)
+        digits = [float(part) for part in out.replace("tensor", "").translate(str.maketrans("[](),", "     ")).split()]
+        assert digits == [1.0] * 3 + [2.0] * 3 + [3.0] * 3
+
+
+def test_rollouts_equal_one_process():
+    out = _run(EXAMPLES / "rollouts.py", "--steps", "32", "--envs", "4", "--pixel-envs", "2")
+    assert "equal, bit for bit" in " ".join(out.split())
