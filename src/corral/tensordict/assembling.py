@@ -102,9 +102,7 @@ def cat(tensordicts: Sequence[T], dim: int = 0, *, out: Any = None) -> T:
     size = tds[0]._batch_size
     position = dim + len(size) if dim < 0 else dim
     if not 0 <= position < len(size):
-        raise RuntimeError(
-            f"dim must be in the range 0 <= dim < len(batch_size), got dim={dim} and batch_size={size}"
-        )
+        raise RuntimeError(f"dim must be in the range 0 <= dim < len(batch_size), got dim={dim} and batch_size={size}")
     for i, td in enumerate(tds):
         other = td._batch_size
         if len(other) != len(size) or any(

@@ -132,9 +132,7 @@ class Base:
     def batch_size(self, value: Any) -> None:
         size = as_size(value)
         for key, leaf in self._source.items():
-            if tuple(leaf.shape[: len(size)]) != size and not (
-                isinstance(leaf, Base) and leaf._fits(size)
-            ):
+            if tuple(leaf.shape[: len(size)]) != size and not (isinstance(leaf, Base) and leaf._fits(size)):
                 raise RuntimeError(
                     f"the tensor {key} has shape {Size(leaf.shape)} which is incompatible with the batch-size {size}."
                 )
@@ -240,9 +238,7 @@ class Base:
         nested = self._source.get(first)
         if not isinstance(nested, Base):
             if nested is not None:
-                raise KeyError(
-                    f"cannot set the nested key {key!r}: the entry {first!r} is a leaf, not a TensorDict"
-                )
+                raise KeyError(f"cannot set the nested key {key!r}: the entry {first!r} is a leaf, not a TensorDict")
             nested = self._source[first] = self._make({}, self._batch_size, self._device)
         nested._put(rest[0] if len(rest) == 1 else rest, value)
 

@@ -14,9 +14,7 @@ __all__ = ["gather_and_stack"]
 buffers.register_torch()
 
 
-def gather_and_stack(
-    td: Any, dst: int | None = None, group: Group = None, group_dst: int | None = None
-) -> Any:
+def gather_and_stack(td: Any, dst: int | None = None, group: Group = None, group_dst: int | None = None) -> Any:
     """Stack the other ranks' trees in the rows of the destination's, in place.
 
     Parameters

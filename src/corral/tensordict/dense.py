@@ -202,14 +202,14 @@ class TensorDict(Sharing, Conversion, Pointwise, Shaping, TorchInterop, Printing
         """
         size = None if batch_size is None else as_size(batch_size)
         named = named or nested_keys
-        result = self._apply(
-            fn, others, size, inplace, default, filter_empty, call_on_nested, named, nested_keys, ()
-        )
+        result = self._apply(fn, others, size, inplace, default, filter_empty, call_on_nested, named, nested_keys, ())
         if result is not None and device is not None:
             return result.to(device)
         return result
 
-    def named_apply(self, fn: Callable[..., Any], *others: Any, nested_keys: bool = False, **kwargs: Any) -> Self | None:
+    def named_apply(
+        self, fn: Callable[..., Any], *others: Any, nested_keys: bool = False, **kwargs: Any
+    ) -> Self | None:
         """Do the same as `apply`, with the key as the first argument of the function."""
         return self.apply(fn, *others, named=True, nested_keys=nested_keys, **kwargs)
 
@@ -235,7 +235,7 @@ class TensorDict(Sharing, Conversion, Pointwise, Shaping, TorchInterop, Printing
                 if default is empty:
                     entries.append(other[key])
                 else:
-                    entries.append(other.get(key, default) if isinstance(other, Base) else default)
+                    entries.append(other.get(key, default) if isinstance(other, TensorDict) else default)
             where = (*path, key)
             if isinstance(value, TensorDict) and not on_nested:
                 new: Any = value._apply(
@@ -266,7 +266,9 @@ class TensorDict(Sharing, Conversion, Pointwise, Shaping, TorchInterop, Printing
         """Join TensorDicts: see `corral.cat`."""
         return assembling.cat(input, dim, out=out)
 
-    def gather_and_stack(self, dst: int | None = None, group: Any = None, *, group_dst: int | None = None) -> Self | None:
+    def gather_and_stack(
+        self, dst: int | None = None, group: Any = None, *, group_dst: int | None = None
+    ) -> Self | None:
         """Gather the other ranks' TensorDicts into the rows of this one: see `corral.gather_and_stack`."""
         result: Self | None = _communication().gather_and_stack(self, dst, group, group_dst)
         return result

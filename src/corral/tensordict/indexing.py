@@ -39,10 +39,11 @@ class Indexing(Keys):
 
     def get_at(self, key: Any, index: Any, default: Any = None) -> Any:
         """Return a part of the entry of a key, or `default`."""
-        value = self.get(key)
+        value: Any = self.get(key)
         if value is None:
             return default
-        return value[index] if isinstance(value, Base) else take(value, normalize(index, len(value.shape)))
+        nested: Any = value  # keeps its type where `isinstance` would narrow it to the abstract base
+        return nested[index] if isinstance(value, Base) else take(value, normalize(index, len(value.shape)))
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if isinstance(index, str) or (isinstance(index, tuple) and _is_key(index)):

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 from corral.arrays.libraries import copy_into, library_of
-from corral.arrays.operations import as_array, clone as clone_array
+from corral.arrays.operations import as_array
+from corral.arrays.operations import clone as clone_array
 from corral.tensordict.base import Base, NestedKey, Size, unravel_key
 from corral.tensordict.views import ItemsView, KeysView, ValuesView
 
@@ -50,15 +51,11 @@ class Keys(Base):
         """
         return KeysView(self, include_nested, leaves_only, sort)
 
-    def values(
-        self, include_nested: bool = False, leaves_only: bool = False, *, sort: bool = False
-    ) -> ValuesView:
+    def values(self, include_nested: bool = False, leaves_only: bool = False, *, sort: bool = False) -> ValuesView:
         """Return the entries, in the order of `keys`."""
         return ValuesView(self, include_nested, leaves_only, sort)
 
-    def items(
-        self, include_nested: bool = False, leaves_only: bool = False, *, sort: bool = False
-    ) -> ItemsView:
+    def items(self, include_nested: bool = False, leaves_only: bool = False, *, sort: bool = False) -> ItemsView:
         """Return pairs of keys and entries, in the order of `keys`."""
         return ItemsView(self, include_nested, leaves_only, sort)
 
@@ -153,7 +150,7 @@ class Keys(Base):
         return self
 
     def _filled(self, value: Any) -> dict[str, Any]:
-        return {key: value for key in self._source}
+        return dict.fromkeys(self._source, value)
 
     def _write(self, key: str, current: Any, item: Any) -> None:
         if isinstance(item, (Base, Mapping)):

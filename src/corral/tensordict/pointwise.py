@@ -299,7 +299,9 @@ def _array(value: Any, leaf: Any) -> Any:
 def _refuse_lossy(key: str, leaf: Any, value: Any) -> None:
     """Refuse to write floats into integers, as both torch and NumPy do for their own arrays."""
     if tuple(leaf.shape) != tuple(value.shape):
-        raise RuntimeError(f"the result of shape {Size(value.shape)} does not fit the entry {key!r} of {Size(leaf.shape)}")
+        raise RuntimeError(
+            f"the result of shape {Size(value.shape)} does not fit the entry {key!r} of {Size(leaf.shape)}"
+        )
     if library_of(leaf) == "torch":
         fits = sys.modules["torch"].can_cast(value.dtype, leaf.dtype)
     else:

@@ -189,9 +189,7 @@ class Shaping(Indexing):
         size = self._batch_size
         extra = len(target) - len(size)
         aligned = target[extra:] if extra >= 0 else ()
-        full = [
-            mine if length == -1 else length for mine, length in zip(size, aligned, strict=False)
-        ]
+        full = [mine if length == -1 else length for mine, length in zip(size, aligned, strict=False)]
         if extra < 0 or any(mine not in (1, length) for mine, length in zip(size, full, strict=True)):
             raise RuntimeError(
                 "Incompatible expanded shape: The expanded shape length at non-singleton dimension should be same "
@@ -199,9 +197,7 @@ class Shaping(Indexing):
             )
         result = Size((*target[:extra], *full))
         count = len(size)
-        return self._map(
-            lambda leaf: expand_array(leaf, (*result, *leaf.shape[count:])), result
-        )
+        return self._map(lambda leaf: expand_array(leaf, (*result, *leaf.shape[count:])), result)
 
     def expand_as(self, other: Any) -> Self:
         """Return this TensorDict expanded to the batch size of another one."""

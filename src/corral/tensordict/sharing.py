@@ -178,9 +178,7 @@ def _pass_handles(kind: type) -> None:
 
 
 def _reduce_shared(td: Any) -> tuple[Any, ...]:
-    source = {
-        key: value if isinstance(value, Base) else _handle(value) for key, value in td._source.items()
-    }
+    source = {key: value if isinstance(value, Base) else _handle(value) for key, value in td._source.items()}
     return _attach_td, (type(td), source, tuple(td._batch_size), td._device, td._locked)
 
 

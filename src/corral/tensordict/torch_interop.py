@@ -81,16 +81,12 @@ def _method(name: str) -> Callable[..., Any]:
     return call
 
 
-def _allclose(
-    input: Any, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
-) -> bool:
+def _allclose(input: Any, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
     import numpy as np
 
     from corral.arrays.libraries import to_numpy
 
-    pairs = input._zip(
-        lambda a, b: np.asarray(np.allclose(to_numpy(a), to_numpy(b), rtol, atol, equal_nan)), other
-    )
+    pairs = input._zip(lambda a, b: np.asarray(np.allclose(to_numpy(a), to_numpy(b), rtol, atol, equal_nan)), other)
     return bool(pairs._drop_batch() or pairs.all())
 
 
