@@ -22,9 +22,7 @@ _VERDICT = {True: "[green]pass[/]", False: "[red]MISS[/]", None: "[yellow]not me
 
 def time_text(seconds: float) -> str:
     """Return `seconds` in the unit that a reader would choose, with three digits."""
-    scale, unit = next(
-        ((scale, unit) for scale, unit in ((1.0, "s"), (1e-3, "ms")) if seconds >= scale), (1e-6, "µs")
-    )
+    scale, unit = next(((scale, unit) for scale, unit in ((1.0, "s"), (1e-3, "ms")) if seconds >= scale), (1e-6, "µs"))
     value = seconds / scale
     return f"{value:.3g} {unit}" if value < 1000 else f"{value:.0f} {unit}"
 
@@ -105,9 +103,7 @@ def show(console: Console, outcomes: Sequence[Outcome], limits: Sequence[Limit])
             console.print(f"[yellow]{name}[/]", highlight=False)
             console.print(error.rstrip(), markup=False, highlight=False)
     found = verdicts(outcomes, limits)
-    console.print(
-        f"{found.count(True)} bars passed, {found.count(False)} missed, {found.count(None)} not measured"
-    )
+    console.print(f"{found.count(True)} bars passed, {found.count(False)} missed, {found.count(None)} not measured")
 
 
 def as_json(outcomes: Sequence[Outcome], limits: Sequence[Limit], machine: dict[str, Any]) -> dict[str, Any]:

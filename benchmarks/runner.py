@@ -100,9 +100,7 @@ def _calibrate(team: Team, seconds: float) -> int:
     return max(2, round(calls * seconds / took))
 
 
-def measure(
-    case: Case, teams: Teams, settings: Settings, tell: Callable[[str], None] = lambda text: None
-) -> Outcome:
+def measure(case: Case, teams: Teams, settings: Settings, tell: Callable[[str], None] = lambda text: None) -> Outcome:
     """Measure every team at `case`, in turn, round after round."""
     wanted = [name for name in case.teams if settings.teams is None or name in settings.teams]
     results = {name: Result() for name in wanted}

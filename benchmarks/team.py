@@ -73,9 +73,7 @@ class Team:
                     **os.environ,
                     ADDRESS: address,
                     "CORRAL_BENCH_MEET": f"file://{self._directory}/meet",
-                    "PYTHONPATH": os.pathsep.join(
-                        [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-                    ),
+                    "PYTHONPATH": os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
                     "GLOO_SOCKET_IFNAME": "lo",
                 }
                 if are_ranks:

@@ -18,9 +18,7 @@ def main(rank, world_size):
     received = np.empty((3, 2)).T  # any strides will do, at both ends
 
     # The order in the list does not matter: nobody waits before everything has been started.
-    for work in dist.batch_isend_irecv(
-        [dist.P2POp(dist.irecv, received, before), dist.P2POp(dist.isend, sent, after)]
-    ):
+    for work in dist.batch_isend_irecv([dist.P2POp(dist.irecv, received, before), dist.P2POp(dist.isend, sent, after)]):
         work.wait()
     assert np.array_equal(received, np.arange(6.0).reshape(2, 3) + 10 * before)
     print(f"rank {rank} received from rank {before}: {received.tolist()}")

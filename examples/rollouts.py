@@ -23,9 +23,7 @@ def _settings(argv: list[str] | None) -> tuple[argparse.Namespace, Settings]:
     parser = argparse.ArgumentParser(description="Gather rollouts of Gymnasium environments with corral.")
     parser.add_argument("--workers", type=int, default=standard.workers, help="worker processes")
     parser.add_argument("--envs", type=int, default=standard.envs, help="environments in each plain vector")
-    parser.add_argument(
-        "--pixel-envs", type=int, default=standard.pixel_envs, help="environments with frames"
-    )
+    parser.add_argument("--pixel-envs", type=int, default=standard.pixel_envs, help="environments with frames")
     parser.add_argument("--steps", type=int, default=standard.steps, help="steps of each environment")
     parser.add_argument("--every", type=int, default=standard.every, help="steps between two gathers")
     parser.add_argument("--seed", type=int, default=standard.seed)

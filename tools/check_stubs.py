@@ -21,9 +21,7 @@ def main() -> int:
         PATH.write_text(text)
         return 0
     current = PATH.read_text() if PATH.exists() else ""
-    drift = list(
-        difflib.unified_diff(current.splitlines(), text.splitlines(), PATH.name, "generated", lineterm="")
-    )
+    drift = list(difflib.unified_diff(current.splitlines(), text.splitlines(), PATH.name, "generated", lineterm=""))
     print("\n".join(drift))
     if drift:
         print("the stub is out of date: run `make stubs`")

@@ -32,10 +32,7 @@ class Copy(Job):
         memcpy = ctypes.CDLL(None).memcpy
         memcpy.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
         memcpy.restype = ctypes.c_void_p
-        blocks = [
-            (self.target[key].ctypes.data, array.ctypes.data, array.nbytes)
-            for key, array in self.source.items()
-        ]
+        blocks = [(self.target[key].ctypes.data, array.ctypes.data, array.nbytes) for key, array in self.source.items()]
 
         def step() -> None:
             for target, source, size in blocks:

@@ -23,8 +23,7 @@ def show(console: Console, settings: Settings, learned: Learned, pipes: Timing |
         console.print("\n".join(found.differences[:10]), markup=False)
         return 1
     console.print(
-        f"[green]equal, bit for bit[/], to one process with the same seeds: {what}, "
-        f"{found.episodes} episodes ended"
+        f"[green]equal, bit for bit[/], to one process with the same seeds: {what}, {found.episodes} episodes ended"
     )
     return 0
 

@@ -103,11 +103,16 @@ void Engine::connect(const std::vector<std::string>& addresses) {
             throw std::runtime_error("rank " + std::to_string(r) + " runs another version of corral");
         if (a.rank != r || a.size != geometry_.size)
             throw std::runtime_error("rank " + std::to_string(r) + " belongs to another job");
-        p.process = Process(a.pid, a.started);
-        if (r == rank_) {
-            p.segment = segment_;
-        } else {
-            p.segment = Segment::open(a.pid, a.fd, segment_label, geometry_.segment_bytes(), a.inode, true);
+        try {
+            p.process = Process(a.pid, a.started);
+            p.segment = r == rank_ ? segment_
+                                   : std::shared_ptr<Segment>(Segment::open(a.pid, a.fd, segment_label,
+                                                                            geometry_.segment_bytes(), a.inode, true));
+        } catch (const std::exception& e) {
+            throw std::runtime_error("rank " + std::to_string(r) + (p.process.alive() ? ": " : " is gone: ") +
+                                     e.what());
+        }
+        if (r != rank_) {
             uint64_t seen = 0;
             p.direct = p.direct && read_process(a.pid, a.probe_address, &seen, sizeof seen) == 0 && seen == a.probe;
         }

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from corral.distributed.errors import PeerLostError as PeerLostError
     from corral.functional import gather as gather
     from corral.functional import gather_and_stack as gather_and_stack
-    from corral.launch import launch as launch
+    from corral.launcher import LaunchError as LaunchError
+    from corral.launcher import launch as launch
     from corral.tensordict import TensorDict as TensorDict
     from corral.tensordict import cat as cat
     from corral.tensordict import stack as stack
@@ -44,7 +45,8 @@ _EXPORTS = {
     "empty": "corral.backends.shm_arrays",
     "gather": "corral.functional",
     "gather_and_stack": "corral.functional",
-    "launch": "corral.launch",
+    "LaunchError": "corral.launcher",
+    "launch": "corral.launcher",
     "stack": "corral.tensordict",
 }
 
@@ -54,6 +56,7 @@ __all__ = [
     "DistNetworkError",
     "DistStoreError",
     "DistTimeoutError",
+    "LaunchError",
     "MismatchError",
     "PeerLostError",
     "TensorDict",

@@ -143,9 +143,7 @@ class _Team:
     def start(self, rank: int, job: Job, work: tuple[Any, ...]) -> None:
         ours, theirs = _spawn.Pipe(duplex=False)
         self.ends[ours] = rank
-        process = _spawn.Process(
-            target=_rank_main, args=(theirs, os.getpid(), rank, job, *work), name=f"rank {rank}"
-        )
+        process = _spawn.Process(target=_rank_main, args=(theirs, os.getpid(), rank, job, *work), name=f"rank {rank}")
         try:
             process.start()
         except (pickle.PicklingError, AttributeError, TypeError) as error:

@@ -146,9 +146,7 @@ def test_read_only_and_overlapping_numpy_are_refused():
     stride = np.lib.stride_tricks.as_strided
     for bad in (stride(a, (3, 6), (0, 8)), stride(a, (3, 3), (8, 8)), stride(a, (2,), (4,))):
         assert readable(bad) is bad
-        with pytest.raises(
-            ValueError, match="out cannot be received into: some of its elements share memory"
-        ):
+        with pytest.raises(ValueError, match="out cannot be received into: some of its elements share memory"):
             writable(bad, "out")
     assert writable(stride(a, (2, 3), (0, 8))[:1])[1] is None  # one row of an expanded array is whole
 

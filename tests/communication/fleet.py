@@ -68,9 +68,7 @@ def _serve(end: Any, rank: int, size: int, folder: str, gloo: bool, init: dict[s
         import torch.distributed
 
         torch.set_num_threads(1)
-        torch.distributed.init_process_group(
-            "gloo", init_method=f"file://{folder}/gloo", rank=rank, world_size=size
-        )
+        torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/gloo", rank=rank, world_size=size)
     while True:
         task = end.recv()
         if task is None:

@@ -36,9 +36,7 @@ def _values(rank, dtype="f8"):
 def _arrays(rank, size):
     for root in range(size):
         for dtype in ("f8", ">i4", "?", "c8", "M8[s]", "U3", [("x", "u1"), ("y", ">f4")]):
-            result = corral.gather(
-                _values(rank).astype(dtype) if type(dtype) is str else np.ones(rank, dtype), root
-            )
+            result = corral.gather(_values(rank).astype(dtype) if type(dtype) is str else np.ones(rank, dtype), root)
             assert (result is None) is (rank != root)
             for source, array in enumerate(result or []):
                 wanted = _values(source).astype(dtype) if type(dtype) is str else np.ones(source, dtype)

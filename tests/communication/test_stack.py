@@ -98,11 +98,7 @@ def test_keys_of_one_side_and_another_order(fleet):
 
 
 def _locked(rank, size):
-    td = (
-        corral.TensorDict(a=np.zeros((2, 2)), batch_size=[2])
-        if rank == 0
-        else corral.TensorDict(a=_values(rank, 2))
-    )
+    td = corral.TensorDict(a=np.zeros((2, 2)), batch_size=[2]) if rank == 0 else corral.TensorDict(a=_values(rank, 2))
     td.lock_().gather_and_stack(0)
     if rank == 0:
         assert np.array_equal(td["a"], _stack(0, 2))
@@ -180,9 +176,7 @@ def _locked_td(**entries):
 
 ERRORS = {
     "keys": (
-        lambda rank: (
-            {"b": _values(0, 3)} if rank == 2 else {"a": np.zeros((2, 3)) if rank == 0 else _values(1, 3)}
-        ),
+        lambda rank: {"b": _values(0, 3)} if rank == 2 else {"a": np.zeros((2, 3)) if rank == 0 else _values(1, 3)},
         r"rank 2 .*'a'.*rank 1 .*\(3,\)",
     ),
     "an extra key": (
@@ -211,16 +205,12 @@ ERRORS = {
     ),
     "the batch size": (
         lambda rank: (
-            corral.TensorDict(a=np.zeros((3, 4)), batch_size=[3])
-            if rank == 0
-            else corral.TensorDict(a=np.zeros(4))
+            corral.TensorDict(a=np.zeros((3, 4)), batch_size=[3]) if rank == 0 else corral.TensorDict(a=np.zeros(4))
         ),
         r"\(3,\).*rank 0|rank 0.*\(3,\)",
     ),
     "an expanded view": (
-        lambda rank: {
-            "a": np.lib.stride_tricks.as_strided(np.zeros(3), (2, 3), (0, 8)) if rank == 0 else np.zeros(3)
-        },
+        lambda rank: {"a": np.lib.stride_tricks.as_strided(np.zeros(3), (2, 3), (0, 8)) if rank == 0 else np.zeros(3)},
         r"rank 0.*'a'.*share memory.*\(2, 3\).*rank 1.*\(3,\)",
     ),
     "read-only": (

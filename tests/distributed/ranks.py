@@ -73,9 +73,7 @@ def _rank(
     import corral.distributed as dist
 
     try:
-        dist.init_process_group(
-            "shm", init_method=meeting, rank=rank, world_size=size, timeout=group_timeout, **init
-        )
+        dist.init_process_group("shm", init_method=meeting, rank=rank, world_size=size, timeout=group_timeout, **init)
         result = function(rank, size, *args)
         end.send((True, result))
     except BaseException:

@@ -36,11 +36,7 @@ def layouts_of(tensor):
     """The same values with other strides."""
     yield tensor.clone()
     if tensor.ndim:
-        yield (
-            tensor.permute(*range(tensor.ndim - 1, -1, -1))
-            .contiguous()
-            .permute(*range(tensor.ndim - 1, -1, -1))
-        )
+        yield (tensor.permute(*range(tensor.ndim - 1, -1, -1)).contiguous().permute(*range(tensor.ndim - 1, -1, -1)))
         wide = torch.zeros((*tensor.shape, 3), dtype=tensor.dtype)
         wide[..., 1] = tensor
         yield wide[..., 1]
@@ -145,9 +141,7 @@ def _outcome(call):
             result = call()
         except Exception as error:
             result = next(kind for kind in (TypeError, ValueError, Exception) if isinstance(error, kind))
-    return result, [
-        str(w.message).replace("irecv", "recv") for w in seen if "does not belong" in str(w.message)
-    ]
+    return result, [str(w.message).replace("irecv", "recv") for w in seen if "does not belong" in str(w.message)]
 
 
 def _refusals(rank, size, folder):
@@ -231,9 +225,7 @@ def _mixed(rank, size):
     ]
     host = [
         lambda a: a,
-        lambda t: (
-            t.view(torch.uint16).numpy().view(ml_dtypes.bfloat16) if t.dtype == torch.bfloat16 else t.numpy()
-        ),
+        lambda t: t.view(torch.uint16).numpy().view(ml_dtypes.bfloat16) if t.dtype == torch.bfloat16 else t.numpy(),
     ]
     for dtype in ("float32", "int32", "bool", "bfloat16"):
         kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
@@ -243,9 +235,7 @@ def _mixed(rank, size):
             dist.gather(mine, rows if rank == root else None, root)
             if rank == root:
                 for i, row in enumerate(rows):
-                    assert np.array_equal(
-                        host[(i + 1) % 2](row), (np.arange(6).reshape(2, 3) + i).astype(kind)
-                    )
+                    assert np.array_equal(host[(i + 1) % 2](row), (np.arange(6).reshape(2, 3) + i).astype(kind))
 
 
 def test_one_library_a_rank():

@@ -112,9 +112,7 @@ def test_signatures_are_those_of_torch():
         if not inspect.isfunction(ours) or theirs is None:
             continue
         expected = [
-            (p.name, p.default)
-            for p in inspect.signature(theirs).parameters.values()
-            if not p.name.startswith("_")
+            (p.name, p.default) for p in inspect.signature(theirs).parameters.values() if not p.name.startswith("_")
         ]
         actual = [
             (p.name, p.default)
@@ -197,9 +195,7 @@ def test_rank_arguments(world, sub, call, name, needed, self_allowed):
         for bad in (4, -1, 99):
             with pytest.raises(ValueError, match=rf"rank {bad}, given as {name}, is not part"):
                 call(a, group=pg, **{name: bad})
-            with pytest.raises(
-                ValueError, match=rf"Group rank {bad} is not part.*group_{name} must be in 0 to"
-            ):
+            with pytest.raises(ValueError, match=rf"Group rank {bad} is not part.*group_{name} must be in 0 to"):
                 call(a, group=pg, **{f"group_{name}": bad})
         for bad in ("1", 1.0, [1]):
             with pytest.raises(TypeError, match=rf"{name} must be an integer"):
@@ -266,9 +262,7 @@ def test_outsiders_get_a_warning_and_return(world):
         "gather_object": (lambda: dist.gather_object(1, group=NOWHERE), None),
     }
     for name, (call, result) in calls.items():
-        with pytest.warns(
-            UserWarning, match=f"Running {name} on global rank 2 which does not belong"
-        ) as seen:
+        with pytest.warns(UserWarning, match=f"Running {name} on global rank 2 which does not belong") as seen:
             assert call() == result
         assert seen[0].filename == __file__
     with pytest.raises(ValueError, match="not part of the given group"):
@@ -342,9 +336,7 @@ def test_p2pop_repr_says_who_sends_what_to_whom(world, sub):
 
 def test_batch(world, sub):
     into = np.zeros(2)
-    works = dist.batch_isend_irecv(
-        [dist.P2POp(dist.irecv, into, 0, sub), dist.P2POp(dist.isend, A, 3, sub, 5)]
-    )
+    works = dist.batch_isend_irecv([dist.P2POp(dist.irecv, into, 0, sub), dist.P2POp(dist.isend, A, 3, sub, 5)])
     assert [work.wait() for work in works] == [True, True]
     (name, operations) = sub.backend.calls[-1]
     assert name == "batch"
@@ -454,9 +446,7 @@ def test_new_group(world):
 
 
 def test_new_group_disagreement_is_told_to_all(world, monkeypatch):
-    monkeypatch.setattr(
-        world.backend, "gather_bytes", lambda payload, root: [payload, b"9:0,1", payload, payload]
-    )
+    monkeypatch.setattr(world.backend, "gather_bytes", lambda payload, root: [payload, b"9:0,1", payload, payload])
     monkeypatch.setattr(world.backend, "broadcast_bytes", lambda payload, root: payload)
     with pytest.raises(
         dist.MismatchError, match=r"rank 0: group \d+ of ranks \[1,2\]; rank 1: group 9 of ranks \[0,1\]"

@@ -71,9 +71,7 @@ def _mismatch(rank, size):
     with pytest.raises(dist.MismatchError, match=r"rank 2.*int64.*float64"):
         dist.gather(np.zeros(3, "i8" if rank == 2 else "f8"), rows)
     with pytest.raises(dist.MismatchError, match="root"):
-        dist.gather(
-            np.zeros(3), [np.zeros(3) for _ in range(size)] if rank == 1 else rows, dst=int(rank == 1)
-        )
+        dist.gather(np.zeros(3), [np.zeros(3) for _ in range(size)] if rank == 1 else rows, dst=int(rank == 1))
     with pytest.raises(dist.MismatchError, match=r"gather.*barrier|barrier.*gather"):
         dist.barrier() if rank == 1 else dist.gather(np.zeros(3), rows)
     dist.gather(np.full(3, float(rank)), rows)
@@ -91,9 +89,7 @@ def _asynchronous(rank, size):
         rows = np.zeros((size, 4), ">f8" if i == 4 else "f8") if rank == 2 else None
         targets.append(rows)
         works.append(
-            dist.gather(
-                np.full(4, 10.0 * i + rank), None if rows is None else list(rows), dst=2, async_op=True
-            )
+            dist.gather(np.full(4, 10.0 * i + rank), None if rows is None else list(rows), dst=2, async_op=True)
         )
 
     async def wait_for_all():

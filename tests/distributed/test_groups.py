@@ -17,9 +17,7 @@ def _gather_everywhere(group, ranks):
     for position, root in enumerate(ranks):
         for keyword in ({"dst": root}, {"group_dst": position}):
             rows = np.full((len(ranks), 3), -1.0) if me == root else None
-            dist.gather(
-                np.arange(3.0) + 10 * me, None if rows is None else list(rows), group=group, **keyword
-            )
+            dist.gather(np.arange(3.0) + 10 * me, None if rows is None else list(rows), group=group, **keyword)
             if rows is not None:
                 assert rows.tolist() == [[10.0 * r, 10.0 * r + 1, 10.0 * r + 2] for r in ranks]
             objects = [None] * len(ranks) if me == root else None
@@ -71,9 +69,7 @@ def _subgroups(rank, size):
         expected = list(range(size)) if ranks is None else sorted(ranks) if sort else ranks
         if rank not in expected:
             assert group == NOWHERE
-            with pytest.warns(
-                UserWarning, match=f"Running barrier on global rank {rank} which does not belong"
-            ):
+            with pytest.warns(UserWarning, match=f"Running barrier on global rank {rank} which does not belong"):
                 dist.barrier(group)
             with pytest.warns(UserWarning, match="Running gather"):
                 dist.gather(np.zeros(1), dst=0, group=group)

@@ -90,9 +90,7 @@ def go(start):
     """Send a rank to a meeting."""
 
     def go_there(address, rank, size, timeout=30.0, payload=None, **options):
-        return start(
-            RANK, address, rank, size, timeout, f"of {rank}" if payload is None else payload, **options
-        )
+        return start(RANK, address, rank, size, timeout, f"of {rank}" if payload is None else payload, **options)
 
     return go_there
 
@@ -482,9 +480,7 @@ def test_another_world_size_is_told_to_all(address, go):
         offender = go(address, 2, 4)
         for said in (outcome(host), outcome(offender)):
             assert said["error"] == "MismatchError"
-            assert (
-                f"rank 2 (process {offender.pid}) has world_size=4, rank 0 has world_size=3" in said["text"]
-            )
+            assert f"rank 2 (process {offender.pid}) has world_size=4, rank 0 has world_size=3" in said["text"]
         assert str(failure(guest)) == said["text"]
 
 

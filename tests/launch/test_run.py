@@ -321,9 +321,7 @@ def test_signals_reach_every_rank(script, name):
         for said in ("ready", "SIGUSR1", "SIGUSR2", name):
             if said != "ready":
                 process.send_signal(signal.Signals[said])
-            assert sorted(process.stdout.readline() for _ in range(3)) == [
-                f"[{r}] {said}\n" for r in range(3)
-            ]
+            assert sorted(process.stdout.readline() for _ in range(3)) == [f"[{r}] {said}\n" for r in range(3)]
         assert process.wait(timeout=15) == 0
         assert process.stderr.read() == ""
 

@@ -31,9 +31,7 @@ def same(a, b):
     if isinstance(a, torch.Tensor):
         if a.dtype != b.dtype or a.shape != b.shape or a.requires_grad != b.requires_grad:
             return False
-        return bytes(a.detach().reshape(-1).view(torch.uint8)) == bytes(
-            b.detach().reshape(-1).view(torch.uint8)
-        )
+        return bytes(a.detach().reshape(-1).view(torch.uint8)) == bytes(b.detach().reshape(-1).view(torch.uint8))
     if isinstance(a, float):
         return (math.isnan(a) and math.isnan(b)) or (a == b and math.copysign(1, a) == math.copysign(1, b))
     if isinstance(a, complex):
@@ -161,9 +159,7 @@ def test_arrays_keep_their_order_and_can_be_written():
         assert np.array_equal(loads(dumps(odd)), odd)
 
 
-@pytest.mark.parametrize(
-    "dtype", ["float32", "bfloat16", "float16", "float8_e4m3fn", "bool", "complex64", "uint16"]
-)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float8_e4m3fn", "bool", "complex64", "uint16"])
 @pytest.mark.parametrize("shape", [(), (0, 3), (5,), (40, 30)])
 def test_tensors(dtype, shape):
     tensor = torch.ones(shape).to(getattr(torch, dtype))

@@ -176,8 +176,7 @@ def refuse_read_only(array: Any, name: str) -> ValueError:
 def refuse_overlap(array: Any, name: str) -> ValueError:
     """Return the error for an array that must be written but has elements in one place."""
     return ValueError(
-        f"{name} cannot be received into: some of its elements share memory, as in an expanded view "
-        f"({describe(array)})"
+        f"{name} cannot be received into: some of its elements share memory, as in an expanded view ({describe(array)})"
     )
 
 
@@ -377,9 +376,7 @@ def _host_view(array: Any, name: str) -> Any:
                 return sys.modules[module].from_dlpack(array)
             except (BufferError, RuntimeError, TypeError, ValueError):
                 continue
-    raise TypeError(
-        f"{name} ({describe(array)}) is on a device or has a dtype that no imported array library can read"
-    )
+    raise TypeError(f"{name} ({describe(array)}) is on a device or has a dtype that no imported array library can read")
 
 
 def _dlpack_write(array: Any, name: str) -> tuple[Buffer, Finish | None]:

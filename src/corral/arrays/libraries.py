@@ -98,9 +98,8 @@ def namespace_of(x: Any) -> ModuleType:
     """
     import array_api_compat
 
-    if library_of(x) == "other":
-        return array_api_compat.array_namespace(np.empty(0))
-    return array_api_compat.array_namespace(x)
+    namespace: ModuleType = array_api_compat.array_namespace(np.empty(0) if library_of(x) == "other" else x)
+    return namespace
 
 
 def dtype_name(x: Any) -> str:

@@ -16,6 +16,7 @@ __all__ = [
     "cast",
     "cat",
     "clone",
+    "contiguous",
     "device_of",
     "expand",
     "fill_like",
@@ -61,7 +62,19 @@ def clone(x: Any) -> Any:
 
 def nbytes(x: Any) -> int:
     """Return the number of bytes of an array's elements."""
-    return math.prod(x.shape) * int(getattr(x, "itemsize", None) or x.dtype.itemsize)
+    item: int = getattr(x, "itemsize", None) or x.dtype.itemsize
+    count: int = math.prod(tuple(x.shape))
+    return count * item
+
+
+def contiguous(x: Any) -> Any:
+    """Return the array if its elements lie in order, one behind the other, and a copy that does if not."""
+    library = library_of(x)
+    if library == "torch":
+        return x.contiguous()
+    if library == "numpy":
+        return x if x.flags.c_contiguous else x.copy("C")
+    return namespace_of(x).asarray(x, order="C") if library == "cupy" else x
 
 
 def device_of(x: Any) -> str:

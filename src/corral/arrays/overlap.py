@@ -65,9 +65,7 @@ def is_nested(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> bo
     if itemsize == 0 or 0 in shape:
         return True
     reach = itemsize
-    for step, length in sorted(
-        (abs(step), length) for length, step in zip(shape, strides, strict=True) if length > 1
-    ):
+    for step, length in sorted((abs(step), length) for length, step in zip(shape, strides, strict=True) if length > 1):
         if step < reach:
             return False
         reach += step * (length - 1)

@@ -24,9 +24,7 @@ DEFAULT = "shm"
 class Engine(Protocol):
     """What a registered backend's class can do before there is an instance."""
 
-    def create(
-        self, rank: int, world_size: int, meet: Callable[[bytes], list[bytes]], timeout: float
-    ) -> Backend:
+    def create(self, rank: int, world_size: int, meet: Callable[[bytes], list[bytes]], timeout: float) -> Backend:
         """Make this rank's view of the group of all ranks.
 
         Parameters
@@ -46,9 +44,7 @@ class _Entry(NamedTuple):
 
 
 _entries: dict[str, _Entry] = {
-    "shm": _Entry(
-        "corral.backends.shm:ShmBackend", "reinstall corral from a wheel, or build it with `pip install .`"
-    ),
+    "shm": _Entry("corral.backends.shm:ShmBackend", "reinstall corral from a wheel, or build it with `pip install .`"),
 }
 
 

@@ -79,9 +79,7 @@ class Backend(abc.ABC):
         """Send the buffers' values as one message and return when their memory may be used again."""
 
     @abc.abstractmethod
-    def recv(
-        self, buffers: Sequence[Buffer], src: int | None, tag: int = 0, timeout: float | None = None
-    ) -> int:
+    def recv(self, buffers: Sequence[Buffer], src: int | None, tag: int = 0, timeout: float | None = None) -> int:
         """Receive one message into the buffers, in place, and return the rank it came from.
 
         `src` is ``None`` to take the next message from anyone. A message of another dtype or another number
@@ -114,9 +112,7 @@ class Backend(abc.ABC):
         """
 
     @abc.abstractmethod
-    def igather(
-        self, buffers: Sequence[Buffer], into: Sequence[Sequence[Buffer]] | None, root: int
-    ) -> Request:
+    def igather(self, buffers: Sequence[Buffer], into: Sequence[Sequence[Buffer]] | None, root: int) -> Request:
         """Start a gather."""
 
     @abc.abstractmethod

@@ -12,7 +12,7 @@ from typing import Any
 
 from corral import _core
 from corral.backends.base import Backend, Buffer, Operation, Request
-from corral.backends.shm_errors import Job, error_of, verdict_error
+from corral.backends.shm_errors import Job, connect_error, error_of, verdict_error
 
 __all__ = ["ShmBackend", "ShmRequest"]
 
@@ -87,13 +87,15 @@ class ShmBackend(Backend):
         self._closed = False
 
     @classmethod
-    def create(
-        cls, rank: int, world_size: int, meet: Callable[[bytes], list[bytes]], timeout: float
-    ) -> ShmBackend:
+    def create(cls, rank: int, world_size: int, meet: Callable[[bytes], list[bytes]], timeout: float) -> ShmBackend:
         """Join a job: publish this rank's address, open the others' segments, wait for all."""
         direct = os.environ.get("CORRAL_SHM_DIRECT", "1") != "0"
         engine = _core.Engine(rank, world_size, direct)
-        engine.connect(meet(engine.address()))
+        addresses = meet(engine.address())
+        try:
+            engine.connect(addresses)
+        except RuntimeError as error:
+            raise connect_error(error, rank) from None
         backend = cls(Job(engine), "world", range(world_size), timeout)
         # No rank may go before all have opened its segment: it has no name by which to find it later.
         backend.barrier(timeout)
@@ -111,9 +113,7 @@ class ShmBackend(Backend):
         if failure is not None:
             self._raise(failure, timeout)
 
-    def recv(
-        self, buffers: Sequence[Buffer], src: int | None, tag: int = 0, timeout: float | None = None
-    ) -> int:
+    def recv(self, buffers: Sequence[Buffer], src: int | None, tag: int = 0, timeout: float | None = None) -> int:
         source = self._group.recv(
             buffers, _ANY if src is None else src, tag, self.timeout if timeout is None else timeout
         )
@@ -125,9 +125,7 @@ class ShmBackend(Backend):
         start = self._group.start
         requests = []
         for kind, buffers, peer, tag in operations:
-            requests.append(
-                ShmRequest(self, start(kind == "send", buffers, _ANY if peer is None else peer, tag))
-            )
+            requests.append(ShmRequest(self, start(kind == "send", buffers, _ANY if peer is None else peer, tag)))
         for request in requests:
             request._request.background()
         return [*requests]
@@ -158,9 +156,7 @@ class ShmBackend(Backend):
             raise verdict_error(outcome, self)
         self._raise(outcome, timeout)
 
-    def igather(
-        self, buffers: Sequence[Buffer], into: Sequence[Sequence[Buffer]] | None, root: int
-    ) -> ShmRequest:
+    def igather(self, buffers: Sequence[Buffer], into: Sequence[Sequence[Buffer]] | None, root: int) -> ShmRequest:
         return self._in_background(self._group.igather(buffers, into, root))
 
     def gather_bytes(self, payload: bytes, root: int, timeout: float | None = None) -> list[bytes] | None:

@@ -68,9 +68,7 @@ def place_of(array: Any) -> tuple[int, int, int, int] | None:
     return _core.find_shared(array)
 
 
-def attach(
-    owner: int, fd: int, inode: int, offset: int, shape: Sequence[int], dtype: Any
-) -> np.ndarray[Any, Any]:
+def attach(owner: int, fd: int, inode: int, offset: int, shape: Sequence[int], dtype: Any) -> np.ndarray[Any, Any]:
     """Map an array that `place_of` named, in this process or another one of the same user.
 
     Raises

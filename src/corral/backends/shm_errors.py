@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from typing import TYPE_CHECKING, Any
@@ -12,12 +13,10 @@ if TYPE_CHECKING:
     from corral import _core
     from corral.backends.shm import ShmBackend
 
-__all__ = ["Job", "error_of", "verdict_error"]
+__all__ = ["Job", "connect_error", "error_of", "verdict_error"]
 
 # As in src/core/failure.h and src/core/operations.h.
-TIMEOUT, PEER_LOST, MISMATCH, WRONG_SIZE, WRONG_TYPE, ABORTED, INTERRUPTED, CLOSED, CORRUPT, SYSTEM = range(
-    1, 11
-)
+TIMEOUT, PEER_LOST, MISMATCH, WRONG_SIZE, WRONG_TYPE, ABORTED, INTERRUPTED, CLOSED, CORRUPT, SYSTEM = range(1, 11)
 _CODES = (
     "nothing",
     "send",
@@ -163,9 +162,7 @@ def error_of(failure: Any, backend: ShmBackend, timeout: float) -> DistBackendEr
         if reason == WRONG_SIZE:
             detail = f"holds {failure.actual} bytes, the receiving array {failure.expected} bytes"
         else:
-            detail = (
-                f"is of {type_name(failure.actual)}, the receiving array of {type_name(failure.expected)}"
-            )
+            detail = f"is of {type_name(failure.actual)}, the receiving array of {type_name(failure.expected)}"
         return MismatchError(
             f"{heading}: the message from rank {rank} {detail}. The message is consumed; "
             "receive into an array of the sender's dtype and size."
@@ -180,10 +177,24 @@ def error_of(failure: Any, backend: ShmBackend, timeout: float) -> DistBackendEr
     if reason == SYSTEM:
         import os
 
-        return DistBackendError(
-            f"{heading}: copying to or from rank {rank} failed: {os.strerror(failure.actual)}."
-        )
+        return DistBackendError(f"{heading}: copying to or from rank {rank} failed: {os.strerror(failure.actual)}.")
     return DistBackendError(f"{heading} failed: the group was closed or interrupted.")
+
+
+def connect_error(error: RuntimeError, rank: int) -> DistBackendError:
+    """Say why a rank could not open the others' segments."""
+    gone = re.match(r"rank (\d+) is gone", str(error))
+    if gone:
+        lost = int(gone[1])
+        return PeerLostError(
+            f"init_process_group on rank {rank}: rank {lost} ended before this rank could open its memory. "
+            "Look at that rank's own output for the cause.",
+            (lost,),
+        )
+    return DistBackendError(
+        f"init_process_group on rank {rank}: {error}. Ranks of one job share memory through /proc: they must run "
+        "as one user, in one PID namespace, with the same version of corral."
+    )
 
 
 def _calls(backend: ShmBackend, failure: Any) -> str:
@@ -204,12 +215,9 @@ def verdict_error(verdict: Any, backend: ShmBackend) -> MismatchError:
     """Turn what a gather's root refused into the exception that every rank raises."""
     rank = backend.members[verdict.rank]
     if verdict.status == 1:
-        detail = (
-            f"contributes {verdict.actual} bytes, the array prepared for it holds {verdict.expected} bytes"
-        )
+        detail = f"contributes {verdict.actual} bytes, the array prepared for it holds {verdict.expected} bytes"
     else:
         detail = (
-            f"contributes {type_name(verdict.actual)}, the array prepared for it is of "
-            f"{type_name(verdict.expected)}"
+            f"contributes {type_name(verdict.actual)}, the array prepared for it is of {type_name(verdict.expected)}"
         )
     return MismatchError(f"gather (group {backend.group_name!r}): rank {rank} {detail}. Nothing was written.")

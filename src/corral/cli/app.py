@@ -47,9 +47,7 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-_VERSION_OPTION = typer.Option(
-    "--version", help="Show the version and exit.", callback=_show_version, is_eager=True
-)
+_VERSION_OPTION = typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
 
 
 @app.callback()

@@ -17,16 +17,12 @@ __all__ = ["app"]
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 _Script = Annotated[str, typer.Argument(help="A Python script.", show_default=False)]
-_Arguments = Annotated[
-    list[str] | None, typer.Argument(metavar="ARGS", help="Its arguments.", show_default=False)
-]
+_Arguments = Annotated[list[str] | None, typer.Argument(metavar="ARGS", help="Its arguments.", show_default=False)]
 _Ranks = Annotated[
     int | None,
     typer.Option("-n", "--ranks", min=1, help="How many processes to start.", show_default="number of cores"),
 ]
-_Module = Annotated[
-    bool, typer.Option("-m", "--module", help="SCRIPT is the name of a module, as for `python -m`.")
-]
+_Module = Annotated[bool, typer.Option("-m", "--module", help="SCRIPT is the name of a module, as for `python -m`.")]
 _NoPrefix = Annotated[
     bool, typer.Option("--no-prefix", help="Leave the output as it is, without the rank before each line.")
 ]

@@ -114,8 +114,7 @@ def _outputs(gather_list: Any, pg: ProcessGroup) -> tuple[list[list[Any]], Calla
         raise TypeError(f"gather_list must be a list of arrays, got {type(gather_list).__qualname__}")
     if len(gather_list) != pg._size:
         raise ValueError(
-            f"gather_list must have one array for each of the {pg._size} ranks of the group, got "
-            f"{len(gather_list)}"
+            f"gather_list must have one array for each of the {pg._size} ranks of the group, got {len(gather_list)}"
         )
     check_distinct(gather_list, "gather_list")
     into: list[list[Any]] = []

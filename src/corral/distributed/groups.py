@@ -97,10 +97,7 @@ class ProcessGroup:
     def __repr__(self) -> str:
         state = ", destroyed" if self.closed else ""
         ranks = list(self.ranks) if len(self.ranks) <= 16 else f"[{self.ranks[0]}, ... {self.ranks[-1]}]"
-        return (
-            f"<ProcessGroup {self.group_name!r} of ranks {ranks} on {self.backend.name!r}, "
-            f"rank {self._rank}{state}>"
-        )
+        return f"<ProcessGroup {self.group_name!r} of ranks {ranks} on {self.backend.name!r}, rank {self._rank}{state}>"
 
 
 Group: TypeAlias = ProcessGroup | int | None
@@ -135,9 +132,7 @@ def set_world(process_group: ProcessGroup | None) -> None:
 def default_group() -> ProcessGroup:
     """Return the default group, or raise if there is none yet."""
     if world is None:
-        raise ValueError(
-            "Default process group has not been initialized, please make sure to call init_process_group."
-        )
+        raise ValueError("Default process group has not been initialized, please make sure to call init_process_group.")
     return world
 
 
@@ -159,14 +154,10 @@ def member_group(process_group: Group, operation: str, depth: int = 1) -> Proces
             stacklevel=depth + 2,
         )
         return None
-    raise TypeError(
-        f"{operation}: group must be a ProcessGroup or None, got {type(process_group).__qualname__}"
-    )
+    raise TypeError(f"{operation}: group must be a ProcessGroup or None, got {type(process_group).__qualname__}")
 
 
-def resolve_rank(
-    process_group: ProcessGroup, global_rank: Any, group_rank: Any, name: str, operation: str
-) -> int:
+def resolve_rank(process_group: ProcessGroup, global_rank: Any, group_rank: Any, name: str, operation: str) -> int:
     """Return the group rank that exactly one of two arguments gives.
 
     Parameters

@@ -76,9 +76,7 @@ def gather_object(
     for rank, part in enumerate(parts):
         if part.startswith(_REFUSED):
             reason = part[len(_REFUSED) :].decode(errors="replace")
-            raise DistBackendError(
-                f"gather_object: rank {pg.ranks[rank]} could not send its object: {reason}"
-            )
+            raise DistBackendError(f"gather_object: rank {pg.ranks[rank]} could not send its object: {reason}")
         received.append(codec.loads(part, pg.allow_pickle))
     assert object_gather_list is not None
     object_gather_list[:] = received
@@ -87,8 +85,7 @@ def gather_object(
 def _check_output(object_gather_list: Any, size: int) -> None:
     if object_gather_list is None:
         raise ValueError(
-            "Argument ``object_gather_list`` must be specified on destination rank: expected a list of "
-            f"{size}."
+            f"Argument ``object_gather_list`` must be specified on destination rank: expected a list of {size}."
         )
     if not isinstance(object_gather_list, list):
         raise TypeError(

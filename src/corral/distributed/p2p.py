@@ -22,9 +22,7 @@ MAX_TAG = 2**31 - 1
 # is elsewhere.
 
 
-def send(
-    tensor: Any, dst: int | None = None, group: Group = None, tag: int = 0, group_dst: int | None = None
-) -> None:
+def send(tensor: Any, dst: int | None = None, group: Group = None, tag: int = 0, group_dst: int | None = None) -> None:
     """Send an array, and return when its memory may be used again.
 
     Parameters
@@ -67,9 +65,7 @@ def send(
     pg._send((tensor,), dst, tag)
 
 
-def recv(
-    tensor: Any, src: int | None = None, group: Group = None, tag: int = 0, group_src: int | None = None
-) -> int:
+def recv(tensor: Any, src: int | None = None, group: Group = None, tag: int = 0, group_src: int | None = None) -> int:
     """Receive into an array, in place, and return the global rank of the sender.
 
     Parameters
@@ -248,11 +244,7 @@ def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
     ValueError
         If it is not a list of `P2POp`, is empty, mixes groups, or receives twice into the same memory.
     """
-    if (
-        not isinstance(p2p_op_list, list)
-        or not p2p_op_list
-        or not all(isinstance(op, P2POp) for op in p2p_op_list)
-    ):
+    if not isinstance(p2p_op_list, list) or not p2p_op_list or not all(isinstance(op, P2POp) for op in p2p_op_list):
         raise ValueError(
             "Invalid ``p2p_op_list``. Expected a non-empty list, each op of type "
             "``corral.distributed.P2POp``, "
@@ -262,8 +254,7 @@ def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
     for op in p2p_op_list:
         if op.group is not pg:
             raise ValueError(
-                f"All ops need to use the same group: got groups {pg.group_name!r} and "
-                f"{op.group.group_name!r}."
+                f"All ops need to use the same group: got groups {pg.group_name!r} and {op.group.group_name!r}."
             )
     if pg.closed:
         raise ValueError(f"batch_isend_irecv: {pg!r} can no longer be used")
@@ -285,9 +276,7 @@ def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
     ]
 
 
-def _resolve_send(
-    dst: int | None, group: Group, tag: int, group_dst: int | None
-) -> tuple[ProcessGroup | None, int]:
+def _resolve_send(dst: int | None, group: Group, tag: int, group_dst: int | None) -> tuple[ProcessGroup | None, int]:
     """Do all that `send` does not: other groups, group ranks, tags, and errors."""
     pg = groups.member_group(group, "send", 2)
     if pg is None:
@@ -318,8 +307,7 @@ def _recv(tensor: Any, src: int | None, group: Group, tag: int, group_src: int |
 def _check_not_self(pg: ProcessGroup, rank: int, name: str, operation: str) -> None:
     if rank == pg._rank:
         raise ValueError(
-            f"{operation}: Invalid {name} rank: {name} rank should not be the same as the rank of the "
-            "current process."
+            f"{operation}: Invalid {name} rank: {name} rank should not be the same as the rank of the current process."
         )
 
 

@@ -98,9 +98,7 @@ def init_process_group(
         meet = functools.partial(_meet, init_method, rank, world_size, limit)
     instance = engine.create(rank, world_size, meet, limit)
     _shared_count = 1  # the default group is number 0
-    groups.set_world(
-        ProcessGroup(instance, range(world_size), "0", "default_pg", _pickle_allowed(allow_pickle))
-    )
+    groups.set_world(ProcessGroup(instance, range(world_size), "0", "default_pg", _pickle_allowed(allow_pickle)))
 
 
 def destroy_process_group(group: Group = None) -> None:
@@ -118,8 +116,7 @@ def destroy_process_group(group: Group = None) -> None:
         last = groups.world
         if last is None:
             raise ValueError(
-                "Invalid process group specified: there is no default group to destroy; was "
-                "init_process_group called?"
+                "Invalid process group specified: there is no default group to destroy; was init_process_group called?"
             )
         ending = [*reversed(_subgroups), last]
         groups.set_world(None)
@@ -235,8 +232,7 @@ def _members(parent: ProcessGroup, ranks: Sequence[int] | None, sort_ranks: bool
     for rank in members:
         if not 0 <= rank < parent._size:
             raise ValueError(
-                f"Rank {rank} is out of range. Valid ranks are 0 to {parent._size - 1} "
-                f"(world_size={parent._size})"
+                f"Rank {rank} is out of range. Valid ranks are 0 to {parent._size - 1} (world_size={parent._size})"
             )
     return tuple(members)
 

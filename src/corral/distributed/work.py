@@ -33,9 +33,7 @@ def seconds(timeout: timedelta | float | None, name: str = "timeout") -> float |
     elif isinstance(timeout, (int, float)) and not isinstance(timeout, bool):
         value = float(timeout)
     else:
-        raise TypeError(
-            f"{name} must be a datetime.timedelta or a number of seconds, got {type(timeout).__qualname__}"
-        )
+        raise TypeError(f"{name} must be a datetime.timedelta or a number of seconds, got {type(timeout).__qualname__}")
     if not value > 0:
         raise ValueError(f"{name} must be positive, got {timeout!r}")
     return value

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self, TypeAlias
 
+import numpy as np
+
 from corral.arrays.libraries import convert, library_of
 from corral.arrays.operations import as_array, device_of
 
@@ -103,16 +105,25 @@ class Base:
 
     def _map(self, function: Callable[[Any], Any], batch_size: Size | None = None) -> Self:
         """Apply a function to every leaf; `batch_size` takes the place of as many dimensions as `self` has."""
-        return self._map_nested(function, self._batch_size if batch_size is None else batch_size, self.batch_dims)
+        if batch_size is None:
+            return self._map_values(function)
+        return self._map_resized(function, batch_size, len(self._batch_size))
 
-    def _map_nested(self, function: Callable[[Any], Any], batch_size: Size, replaced: int) -> Self:
+    def _map_values(self, function: Callable[[Any], Any]) -> Self:
         source = {
-            key: value._map_nested(function, Size(batch_size + value._batch_size[replaced:]), replaced)
+            key: value._map_values(function) if isinstance(value, Base) else function(value)
+            for key, value in self._source.items()
+        }
+        return self._make(source, self._batch_size, self._device)
+
+    def _map_resized(self, function: Callable[[Any], Any], root: Size, replaced: int) -> Self:
+        source = {
+            key: value._map_resized(function, root, replaced)
             if isinstance(value, Base)
             else function(value)
             for key, value in self._source.items()
         }
-        return self._make(source, batch_size, self._device)
+        return self._make(source, Size(root + self._batch_size[replaced:]), self._device)
 
     def _leaves(self) -> Iterable[Any]:
         for value in self._source.values():
@@ -201,8 +212,8 @@ class Base:
         else:
             if library_of(value) == "other":
                 value = self._from_other(key, value)
-            elif not hasattr(value, "copy") and not hasattr(value, "detach"):
-                value = as_array(value)
+            elif isinstance(value, np.generic):
+                value = np.asarray(value)
             if size and tuple(value.shape[: len(size)]) != size:
                 raise RuntimeError(
                     f"batch dimension mismatch, got self.batch_size={size} and value.shape={Size(value.shape)} for "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 from corral.arrays.libraries import convert, dtype_name, to_numpy
-from corral.arrays.operations import cast, nbytes
+from corral.arrays.operations import cast, contiguous, nbytes
 from corral.tensordict.base import Base, Size, device_name
 
 __all__ = ["Conversion"]
@@ -181,9 +181,7 @@ class Conversion(Base):
 
     def contiguous(self) -> Self:
         """Return a TensorDict with contiguous leaves."""
-        import numpy as np
-
-        return self._map(lambda leaf: leaf.contiguous() if hasattr(leaf, "contiguous") else np.ascontiguousarray(leaf))
+        return self._map(contiguous)
 
     def bytes(self) -> Any:
         """Return the number of bytes of all leaves."""

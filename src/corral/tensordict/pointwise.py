@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
+import numpy as np
+
 from corral.arrays.libraries import convert, copy_into, library_of, namespace_of
 from corral.arrays.operations import fill_like
 from corral.tensordict.base import Base, Size
@@ -61,7 +63,10 @@ class Pointwise(Base):
         if library_of(other) == "other" and not isinstance(other, _SCALARS):
             return NotImplemented  # type: ignore[no-any-return]
         count = len(self._batch_size)
-        return self._map(lambda leaf: function(leaf, _aligned(leaf, other, count)))
+        return self._map(lambda leaf: _array(function(leaf, _aligned(leaf, other, count)), leaf))
+
+    def _unary(self, function: Callable[[Any], Any]) -> Self:
+        return self._map(lambda leaf: _array(function(leaf), leaf))
 
     def _zip(self, function: Binary, other: Any) -> Self:
         entries = other._source if isinstance(other, Base) else other
@@ -77,7 +82,7 @@ class Pointwise(Base):
             elif isinstance(value, (Base, Mapping)):
                 raise KeyError(f"the entry {key!r} is a leaf on one side and a TensorDict on the other")
             else:
-                source[key] = function(leaf, _pair(leaf, value))
+                source[key] = _array(function(leaf, _pair(leaf, value)), leaf)
         return self._make(source, self._batch_size, self._device)
 
     def _inplace(self, function: Binary, other: Any) -> Self:
@@ -167,13 +172,13 @@ class Pointwise(Base):
     __rxor__ = __xor__
 
     def __neg__(self) -> Self:
-        return self._map(operator.neg)
+        return self._unary(operator.neg)
 
     def __abs__(self) -> Self:
-        return self._map(abs)
+        return self._unary(abs)
 
     def __invert__(self) -> Self:
-        return self._map(operator.invert)
+        return self._unary(operator.invert)
 
     # Comparison
 
@@ -285,15 +290,12 @@ def _swapped(function: Binary) -> Binary:
 
 
 def _namespace(leaf: Any) -> Any:
-    import numpy as np
-
     return np if type(leaf) is np.ndarray else namespace_of(leaf)
 
 
 def _array(value: Any, leaf: Any) -> Any:
-    import numpy as np
-
-    return np.asarray(value) if library_of(leaf) == "numpy" else value
+    """Return a result as an array: NumPy makes scalars of what it does to 0-d arrays."""
+    return np.asarray(value) if isinstance(value, np.generic) else value
 
 
 def _refuse_lossy(key: str, leaf: Any, value: Any) -> None:
@@ -305,9 +307,7 @@ def _refuse_lossy(key: str, leaf: Any, value: Any) -> None:
     if library_of(leaf) == "torch":
         fits = sys.modules["torch"].can_cast(value.dtype, leaf.dtype)
     else:
-        import numpy as np
-
-        fits = library_of(leaf) != "numpy" or np.can_cast(value.dtype, leaf.dtype, "same_kind")
+            fits = library_of(leaf) != "numpy" or np.can_cast(value.dtype, leaf.dtype, "same_kind")
     if not fits:
         raise RuntimeError(
             f"result type {value.dtype} can't be cast to the desired output type {leaf.dtype} of the entry {key!r}"

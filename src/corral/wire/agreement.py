@@ -68,9 +68,7 @@ def agree(
             verdict = refused[0]
         else:
             try:
-                plan = decide(
-                    [None if each[:1] == _NOTHING else Layout.from_bytes(each[1:]) for each in shown]
-                )
+                plan = decide([None if each[:1] == _NOTHING else Layout.from_bytes(each[1:]) for each in shown])
                 verdict = b""
             except Exception as error:
                 verdict = _refusal(error, rank)

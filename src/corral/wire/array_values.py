@@ -96,9 +96,7 @@ def dtype_from(form: Any) -> np.dtype[Any]:
         else:
             raise TypeError(f"{type(form).__name__} is no dtype")
     except ImportError:
-        raise CodecError(
-            f"an array of {form} needs torch, or the package ml_dtypes, to be received"
-        ) from None
+        raise CodecError(f"an array of {form} needs torch, or the package ml_dtypes, to be received") from None
     except Exception as error:
         raise CodecError(f"malformed dtype: {error}") from None
     if not is_plain(dtype):

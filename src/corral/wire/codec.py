@@ -188,9 +188,7 @@ def _encode(obj: Any, allow_pickle: bool) -> tuple[Writer, bytes]:
         try:
             return writer, _pack(writer.walk(obj))
         except RecursionError:
-            raise ValueError(
-                f"the object's containers lie too deep ({MAX_DEPTH} levels can be sent)"
-            ) from None
+            raise ValueError(f"the object's containers lie too deep ({MAX_DEPTH} levels can be sent)") from None
         except (OverflowError, UnicodeEncodeError):
             if trusted is _NOTHING:
                 raise

@@ -62,9 +62,7 @@ def unpack_datetime(parts: Any) -> datetime.datetime:
     """Invert `pack_datetime`."""
     *numbers, fold, zone = parts
     year, month, day, hour, minute, second, microsecond = numbers
-    return datetime.datetime(
-        year, month, day, hour, minute, second, microsecond, tzinfo=_unpack_zone(zone), fold=fold
-    )
+    return datetime.datetime(year, month, day, hour, minute, second, microsecond, tzinfo=_unpack_zone(zone), fold=fold)
 
 
 def pack_time(value: datetime.time) -> list[Any] | None:

@@ -62,9 +62,7 @@ def freeze(obj: Any, allow_pickle: bool) -> tuple[bytes, list[memoryview]]:
     try:
         _Pickler(stream, protocol=5, buffer_callback=pieces.append).dump(obj)
     except Exception as error:
-        raise PickleError(
-            f"an object of type {type_name(type(obj))} could not be pickled: {error}"
-        ) from error
+        raise PickleError(f"an object of type {type_name(type(obj))} could not be pickled: {error}") from error
     return stream.getvalue(), [_raw(piece) for piece in pieces]
 
 

@@ -31,9 +31,7 @@ class _Senders(NamedTuple):
     positions: list[int]  # in the group
 
 
-def plan_rows(
-    tree: Any, layouts: list[Layout | None], ranks: tuple[int, ...], root: int, allow_pickle: bool
-) -> Plan:
+def plan_rows(tree: Any, layouts: list[Layout | None], ranks: tuple[int, ...], root: int, allow_pickle: bool) -> Plan:
     """Decide where each sender's leaves go.
 
     Parameters
@@ -59,9 +57,7 @@ def plan_rows(
     for i in positions:
         layout = layouts[i]
         if layout is None:
-            raise MismatchError(
-                f"rank {ranks[i]} passed None, which only the destination may (rank {ranks[root]})"
-            )
+            raise MismatchError(f"rank {ranks[i]} passed None, which only the destination may (rank {ranks[root]})")
         found.append(layout)
     senders = _Senders(found, [ranks[i] for i in positions], positions)
     _check_senders(senders)
@@ -83,15 +79,12 @@ def _check_senders(senders: _Senders) -> None:
             for path, node in one.items():
                 if path not in two:
                     raise MismatchError(
-                        f"rank {lacking} has no array {key_text(path)}, which rank {having} "
-                        f"has{_of_shape(node)}"
+                        f"rank {lacking} has no array {key_text(path)}, which rank {having} has{_of_shape(node)}"
                     )
         for path, node in first.items():
             theirs = other[path]
             if type(node) is not type(theirs):
-                raise MismatchError(
-                    f"{key_text(path)} is an array on only one of the ranks {there} and {rank}"
-                )
+                raise MismatchError(f"{key_text(path)} is an array on only one of the ranks {there} and {rank}")
             if isinstance(node, Array) and isinstance(theirs, Array) and node.shape != theirs.shape:
                 raise MismatchError(
                     f"{key_text(path)} has shape {tuple(theirs.shape)} on rank {rank}, but "
@@ -117,9 +110,7 @@ class _Planner:
 
     def plan(self, result: Callable[[], Any]) -> Plan:
         into: list[list[Any]] = [[] for _ in range(self.size)]
-        for position, layout, buffers in zip(
-            self.senders.positions, self.senders.layouts, self.buffers, strict=True
-        ):
+        for position, layout, buffers in zip(self.senders.positions, self.senders.layouts, self.buffers, strict=True):
             into[position] = [buffers[path] for path, _ in layout.arrays()]
 
         def finish() -> Any:
@@ -133,9 +124,7 @@ class _Planner:
 
     def new_tree(self) -> Plan:
         if not self.senders.layouts:
-            raise MismatchError(
-                f"rank {self.here} passed None, and there is no other rank to take a structure from"
-            )
+            raise MismatchError(f"rank {self.here} passed None, and there is no other rank to take a structure from")
         return self.plan(self.build(self.senders.layouts[0].root, ()))
 
     def build(self, node: Array | Value | Branch, path: Path) -> Callable[[], Any]:
@@ -148,11 +137,7 @@ class _Planner:
             if isinstance(node, Array):
                 library = node.library
                 array = leaves[at]
-                return (
-                    convert(array, library)
-                    if library in ("jax", "cupy") and library in sys.modules
-                    else array
-                )
+                return convert(array, library) if library in ("jax", "cupy") and library in sys.modules else array
             if isinstance(node, Value):
                 return values[at]
             names = node.names()
@@ -189,9 +174,7 @@ class _Planner:
         try:
             common = functools.reduce(np.promote_types, dtypes)
         except TypeError as error:
-            raise MismatchError(
-                f"the dtypes of {key_text(path)} on the senders have none in common: {error}"
-            ) from None
+            raise MismatchError(f"the dtypes of {key_text(path)} on the senders have none in common: {error}") from None
         return Array(array_values.dtype_form(common), first.shape, "numpy")
 
     def allocate(self, path: Path) -> Any:
@@ -215,11 +198,7 @@ class _Planner:
         node = self.nodes[number][path]
         assert isinstance(node, Array)
         model = node.empty()
-        if (
-            promoted is None
-            and dtype_name(model) == dtype_name(row)
-            and library_of(row) in ("numpy", "torch")
-        ):
+        if promoted is None and dtype_name(model) == dtype_name(row) and library_of(row) in ("numpy", "torch"):
             buffer, finish = writable(row, key_text(path))
             self.buffers[number][path] = buffer
             if finish is not None:
@@ -266,9 +245,7 @@ class _Planner:
         self.visit(self.senders.layouts[0].root, (), tree, lambda value: holder.__setitem__(0, value))
         return self.plan(lambda: holder[0])
 
-    def visit(
-        self, node: Array | Value | Branch, path: Path, target: Any, replace: Callable[[Any], Any]
-    ) -> None:
+    def visit(self, node: Array | Value | Branch, path: Path, target: Any, replace: Callable[[Any], Any]) -> None:
         there = self.senders.ranks[0]
         kind = trees.kind_of(target)
         if not isinstance(node, Branch):
@@ -326,8 +303,7 @@ class _Planner:
             writable(target, key_text(path))
         except (ValueError, TypeError) as error:
             raise MismatchError(
-                f"rank {self.here}: {error}; rank {there} sends shape {tuple(node.shape)} for the rows of "
-                f"{shape}"
+                f"rank {self.here}: {error}; rank {there} sends shape {tuple(node.shape)} for the rows of {shape}"
             ) from None
         self.fill(path, target, self.promoted(path))
 
