@@ -1,5 +1,7 @@
 """How the documentation is built. It needs corral installed, and no network."""
 
+import doctest
+
 import corral
 
 project = "corral"
@@ -28,6 +30,7 @@ autodoc_member_order = "groupwise"
 
 # Docstrings' examples run in the tests, each in its module; here only those that stand on the pages do.
 doctest_test_doctest_blocks = ""
+doctest_default_flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 doctest_global_setup = """
 import numpy as np
 import corral
