@@ -349,7 +349,7 @@ def _build_tensordict(r: Reader, content: Any) -> Any:
     try:
         result = TensorDict(source, batch_size=arrays.checked_shape(batch_size), device=device)
         return result.lock_() if locked else result
-    except (RuntimeError, AttributeError) as error:
+    except Exception as error:  # whatever a library says of a device, a shape or a key that it does not have
         raise CodecError(f"malformed TensorDict: {error}") from None
 
 
