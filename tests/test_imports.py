@@ -24,7 +24,7 @@ def _modules_after(statement):
 def test_no_array_library_is_imported(statement):
     loaded = _modules_after(statement)
     assert "corral" in loaded
-    assert not loaded & {"torch", "jax", "cupy", "typer", "rich", "tensordict", "mpi4py"}
+    assert not loaded & {"torch", "jax", "cupy", "typer", "rich", "optree", "tensordict", "mpi4py"}
 
 
 @pytest.mark.parametrize("name", corral.__all__)
