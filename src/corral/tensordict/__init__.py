@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from corral.tensordict.assembling import cat, stack
-from corral.tensordict.base import NestedKey, Size, unravel_key
+from corral.tensordict.base import KeyThroughLeafError, NestedKey, Size, unravel_key
 from corral.tensordict.dense import TensorDict
 
-__all__ = ["NestedKey", "Size", "TensorDict", "cat", "stack", "unravel_key"]
+__all__ = ["KeyThroughLeafError", "NestedKey", "Size", "TensorDict", "cat", "stack", "unravel_key"]
 
 try:
     from corral import _core

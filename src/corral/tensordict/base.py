@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self, TypeAlias
 
@@ -12,7 +13,7 @@ import numpy as np
 from corral.arrays.libraries import convert, library_of
 from corral.arrays.operations import as_array, device_of
 
-__all__ = ["Base", "NestedKey", "Size", "unravel_key"]
+__all__ = ["Base", "KeyThroughLeafError", "NestedKey", "Size", "unravel_key"]
 
 NestedKey: TypeAlias = str | tuple[Any, ...]
 
@@ -20,6 +21,10 @@ _LOCKED = (
     "Cannot modify locked TensorDict. For in-place modification, consider using the `set_()` method and make "
     "sure the key is present."
 )
+
+
+class KeyThroughLeafError(ValueError, KeyError):
+    """A nested key leads through an entry that is an array."""
 
 
 class Size(tuple[int, ...]):
@@ -91,7 +96,8 @@ class Base:
     _source: dict[str, Any]
     _batch_size: Size
     _device: str | None
-    _locked: bool
+    # Whether entries are fixed; a reference to the TensorDict that this one was locked with, if there is one.
+    _locked: bool | weakref.ref[Base]
 
     @classmethod
     def _make(cls, source: dict[str, Any], batch_size: Size, device: str | None = None) -> Self:
@@ -118,9 +124,7 @@ class Base:
 
     def _map_resized(self, function: Callable[[Any], Any], root: Size, replaced: int) -> Self:
         source = {
-            key: value._map_resized(function, root, replaced)
-            if isinstance(value, Base)
-            else function(value)
+            key: value._map_resized(function, root, replaced) if isinstance(value, Base) else function(value)
             for key, value in self._source.items()
         }
         return self._make(source, Size(root + self._batch_size[replaced:]), self._device)
@@ -242,7 +246,7 @@ class Base:
         if isinstance(key, str):
             value = self._check(key, value)
             if self._locked and isinstance(value, Base):
-                value._lock(True)
+                value._lock(weakref.ref(self))
             self._source[key] = value
             return
         first, rest = key[0], key[1:]
@@ -269,11 +273,11 @@ class Base:
     @property
     def is_locked(self) -> bool:
         """Whether entries can be neither added, replaced nor removed. Their values can still be written."""
-        return self._locked
+        return self._locked is not False
 
     @is_locked.setter
     def is_locked(self, value: bool) -> None:
-        self._lock(bool(value))
+        self.lock_() if value else self.unlock_()
 
     def lock_(self) -> Self:
         """Forbid to add, replace or remove entries, here and in nested TensorDicts.
@@ -294,15 +298,22 @@ class Base:
         return self
 
     def unlock_(self) -> Self:
-        """Allow again what `lock_` forbids."""
+        """Allow again what `lock_` forbids; a nested TensorDict is unlocked with the one that it was locked with."""
+        if isinstance(self._locked, weakref.ref):
+            parent = self._locked()
+            if parent is not None and parent._locked and any(v is self for v in parent._source.values()):
+                raise RuntimeError(
+                    "Cannot unlock a tensordict that is part of a locked graph. Unlock the root tensordict first."
+                )
         self._lock(False)
         return self
 
-    def _lock(self, locked: bool) -> None:
+    def _lock(self, locked: bool | weakref.ref[Base]) -> None:
         self._locked = locked
+        nested: bool | weakref.ref[Base] = weakref.ref(self) if locked else False
         for value in self._source.values():
             if isinstance(value, Base):
-                value._lock(locked)
+                value._lock(nested)
 
     def _refuse_if_locked(self) -> None:
         if self._locked:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import builtins
 from typing import Any, Self
+
+import numpy as np
 
 from corral.arrays.libraries import convert, dtype_name, to_numpy
 from corral.arrays.operations import cast, contiguous, nbytes
@@ -195,10 +198,6 @@ class Conversion(Base):
 
 
 def _is_dtype(value: Any) -> Any:
-    import builtins
-
-    import numpy as np
-
     if isinstance(value, np.dtype) or (isinstance(value, builtins.type) and value.__module__ in ("numpy", "builtins")):
         return True
     if isinstance(value, str):

@@ -25,7 +25,9 @@ class Indexing(Keys):
 
     def __iter__(self) -> Iterator[Self]:
         if not self._batch_size:
-            raise StopIteration
+            raise TypeError(
+                "iteration over a 0-d tensordict. Use keys(), values() or items() to iterate over its entries."
+            )
         return iter(self.unbind(0))
 
     def __getitem__(self, index: Any) -> Any:

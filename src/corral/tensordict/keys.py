@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from corral.arrays.libraries import copy_into, library_of
 from corral.arrays.operations import as_array
 from corral.arrays.operations import clone as clone_array
-from corral.tensordict.base import Base, NestedKey, Size, unravel_key
+from corral.tensordict.base import Base, KeyThroughLeafError, NestedKey, Size, unravel_key
 from corral.tensordict.views import ItemsView, KeysView, ValuesView
 
 __all__ = ["Keys"]
@@ -83,13 +83,17 @@ class Keys(Base):
             value = value._source.get(part, _MISSING)
         return value
 
-    def _no_key(self, key: Any) -> KeyError:
+    def _no_key(self, key: Any) -> Exception:
         node: Any = self
         unraveled = unravel_key(key)
         parts = (unraveled,) if isinstance(unraveled, str) else unraveled
         for part in parts:
             value = node._source.get(part)
             if not isinstance(value, Base):
+                if value is not None and part != parts[-1]:
+                    return KeyThroughLeafError(
+                        f"the entry {part!r} on the way to {key!r} is an array, not a TensorDict"
+                    )
                 break
             node = value
         return KeyError(f'key "{part}" not found in TensorDict with keys {sorted(node._source)}')
@@ -100,8 +104,8 @@ class Keys(Base):
             raise self._no_key(key)
         return value
 
-    def get(self, key: NestedKey, default: Any = None) -> Any:
-        """Return the entry of a key, or `default`.
+    def get(self, key: NestedKey, default: Any = _MISSING) -> Any:
+        """Return the entry of a key, or `default` (``None``) if there is none.
 
         Examples
         --------
@@ -114,7 +118,13 @@ class Keys(Base):
         True
         """
         value = self._find(key)
-        return default if value is _MISSING else value
+        if value is not _MISSING:
+            return value
+        if default is not _MISSING:
+            return default
+        if isinstance(error := self._no_key(key), KeyThroughLeafError):
+            raise error
+        return None
 
     def set(self, key: NestedKey, item: Any, *, inplace: bool = False, non_blocking: bool = False) -> Self:
         """Set an entry; TensorDicts on the way to a nested key are made.
@@ -156,7 +166,7 @@ class Keys(Base):
         if isinstance(item, (Base, Mapping)):
             raise RuntimeError(f"the entry {key!r} is an array: a {type(item).__name__} cannot be written into it")
         value = as_array(item)
-        if tuple(value.shape) != tuple(current.shape):
+        if tuple(value.shape) != tuple(current.shape) and not self._broadcasts(value.shape, current.shape):
             raise RuntimeError(
                 f"Failed to update {key!r} in tensordict {self!r}: the value of shape {Size(value.shape)} does not "
                 f"fit the entry of shape {Size(current.shape)}"
@@ -165,6 +175,16 @@ class Keys(Base):
             self._source[key] = current.at[...].set(value)
         elif value is not current:
             copy_into(current, value)
+
+    def _broadcasts(self, shape: Sequence[int], target: Sequence[int]) -> bool:
+        """Whether a value of a shape can be written into an entry: only what is behind the batch is repeated."""
+        size = self._batch_size
+        extra = len(target) - len(shape)
+        return (
+            extra >= 0
+            and tuple(shape[: len(size)]) == size
+            and all(n in (1, m) for n, m in zip(shape, target[extra:], strict=True))
+        )
 
     def setdefault(self, key: NestedKey, default: Any, inplace: bool = False) -> Any:
         """Return an entry, setting it first if there is none."""
@@ -249,6 +269,12 @@ class Keys(Base):
         """
         if input_dict_or_td is self:
             return self
+        if isinstance(input_dict_or_td, Base):
+            mine, theirs = self._batch_size, input_dict_or_td._batch_size
+            if mine[: len(theirs)] != theirs[: len(mine)]:
+                raise RuntimeError(
+                    f"update() got a source with batch size {theirs} for a destination with batch size {mine}."
+                )
         wanted = None if keys_to_update is None else [unravel_key(key) for key in keys_to_update]
         if wanted is not None and not wanted:
             return self
@@ -314,7 +340,8 @@ class Keys(Base):
             if self._find(key) is _MISSING:
                 if strict:
                     raise self._no_key(key)
-                continue
+                if not isinstance(self._source.get(split(key)[0]), Base):
+                    continue
             first, rest = split(key)
             group = groups.setdefault(first, [])
             if rest is None:
@@ -323,7 +350,7 @@ class Keys(Base):
                 group.append(rest)
         for first, parts in groups.items():
             value = self._source[first]
-            result._source[first] = value if parts is None else value.select(*parts, inplace=inplace)
+            result._source[first] = value if parts is None else value.select(*parts, inplace=inplace, strict=strict)
         return self._become(result, inplace)
 
     def exclude(self, *keys: NestedKey, inplace: bool = False) -> Self:
@@ -361,9 +388,9 @@ class Keys(Base):
         """
         self._refuse_if_locked()
         value = self._require(old_key)
-        if safe and self._find(new_key) is not _MISSING:
-            raise KeyError(f"key {new_key} already present in TensorDict.")
         if unravel_key(old_key) != unravel_key(new_key):
+            if safe and self._find(new_key) is not _MISSING:
+                raise KeyError(f"key {new_key} already present in TensorDict.")
             self.set(new_key, value)
             self.del_(old_key)
         return self

@@ -307,7 +307,7 @@ def _refuse_lossy(key: str, leaf: Any, value: Any) -> None:
     if library_of(leaf) == "torch":
         fits = sys.modules["torch"].can_cast(value.dtype, leaf.dtype)
     else:
-            fits = library_of(leaf) != "numpy" or np.can_cast(value.dtype, leaf.dtype, "same_kind")
+        fits = library_of(leaf) != "numpy" or np.can_cast(value.dtype, leaf.dtype, "same_kind")
     if not fits:
         raise RuntimeError(
             f"result type {value.dtype} can't be cast to the desired output type {leaf.dtype} of the entry {key!r}"

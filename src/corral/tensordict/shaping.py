@@ -35,9 +35,9 @@ class Shaping(Indexing):
         dim = self._dim(dim)
         length = self._batch_size[dim]
         if isinstance(split_size, int):
-            if split_size <= 0:
+            if split_size < 0 or (split_size == 0 and length):
                 raise RuntimeError(f"split_size must be a positive integer, but got {split_size}.")
-            ends = [*range(split_size, length, split_size), length]
+            ends = [*range(split_size, length, split_size or 1), length]
         else:
             sizes = list(split_size)
             if any(size < 0 for size in sizes) or sum(sizes) != length:
@@ -54,6 +54,8 @@ class Shaping(Indexing):
         """Return at most this many parts of equal length; the last may be shorter."""
         if chunks < 1:
             raise ValueError(f"chunks must be a strictly positive integer, got {chunks}.")
+        if self._batch_size[self._dim(dim)] == 0:
+            return self.split([0] * chunks, dim)
         return self.split(max(1, -(-self._batch_size[self._dim(dim)] // chunks)), dim)
 
     def _reshaped(self, shape: Sequence[int], function: Callable[[Any, Sequence[int]], Any]) -> Self:
@@ -96,12 +98,16 @@ class Shaping(Indexing):
         start = 0 if start_dim is None else start_dim
         end = -1 if end_dim is None else end_dim
         start, end = (d + count if d < 0 else d for d in (start, end))
-        if not count or not (0 <= start < count and 0 <= end < count):
+        if not count and start in (0, -1) and end in (0, -1):
+            return self._reshaped((1,), reshape_array)
+        if not (0 <= start < count and 0 <= end < count):
             raise ValueError(
                 f"Incompatible start_dim={start_dim} and end_dim={end_dim} for tensordict with shape "
                 f"{self._batch_size}."
             )
-        if end <= start:
+        if end < start:
+            raise ValueError("The end dimension must be greater or equal to the start dim.")
+        if end == start:
             return self
         size = self._batch_size
         shape = (*size[:start], math.prod(size[start : end + 1]), *size[end + 1 :])
@@ -154,12 +160,9 @@ class Shaping(Indexing):
         else:
             count = len(size)
             position = dim + count if dim < 0 else dim
-            if count and not 0 <= position < count:
-                raise RuntimeError(
-                    f"squeezing is allowed for dims comprised between 0 and td.batch_dims only. Got dim={dim} "
-                    f"and batch_size={size}."
-                )
-            dropped = [position] if count and size[position] == 1 else []
+            if not 0 <= position < count:
+                raise IndexError(f"Incompatible dim {dim} for tensordict with shape {size}.")
+            dropped = [position] if size[position] == 1 else []
         if not dropped:
             return self
         index = tuple(0 if d in dropped else slice(None) for d in range(len(size)))

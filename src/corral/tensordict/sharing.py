@@ -107,7 +107,7 @@ class Sharing(Base):
         return bool(leaves) and all(_place(leaf) is not None or _is_torch_shared(leaf) for leaf in leaves)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self._source, tuple(self._batch_size), self._device, self._locked)
+        return _rebuild, (type(self), self._source, tuple(self._batch_size), self._device, self.is_locked)
 
 
 def _bytes(count: int) -> Any:
@@ -166,7 +166,8 @@ def _rebuild(
     kind: type[Any], source: dict[str, Any], batch_size: tuple[int, ...], device: str | None, locked: bool
 ) -> Any:
     td = kind._make(source, Size(batch_size), device)
-    td._locked = locked
+    if locked:
+        td._lock(True)
     return td
 
 
@@ -179,7 +180,7 @@ def _pass_handles(kind: type) -> None:
 
 def _reduce_shared(td: Any) -> tuple[Any, ...]:
     source = {key: value if isinstance(value, Base) else _handle(value) for key, value in td._source.items()}
-    return _attach_td, (type(td), source, tuple(td._batch_size), td._device, td._locked)
+    return _attach_td, (type(td), source, tuple(td._batch_size), td._device, td.is_locked)
 
 
 class _Handle:

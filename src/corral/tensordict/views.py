@@ -11,6 +11,8 @@ __all__ = ["ItemsView", "KeysView", "ValuesView"]
 
 
 class _View:
+    _parents_first = True
+
     def __init__(self, td: Base, include_nested: bool, leaves_only: bool, sort: bool = False) -> None:
         self._td = td
         self._nested = include_nested
@@ -18,7 +20,7 @@ class _View:
         self._sort = sort
 
     def _pairs(self) -> Iterator[tuple[Any, Any]]:
-        pairs = _walk(self._td, (), self._nested, self._leaves_only)
+        pairs = _walk(self._td, (), self._nested, self._leaves_only, self._parents_first)
         if not self._sort:
             return pairs
         return iter(sorted(pairs, key=lambda pair: pair[0] if isinstance(pair[0], str) else ".".join(pair[0])))
@@ -31,6 +33,8 @@ class _View:
 
 class KeysView(_View):
     """The keys of a TensorDict: strings, and tuples for nested ones."""
+
+    _parents_first = False  # the order of tensordict, in which keys differ from entries here
 
     def __iter__(self) -> Iterator[Any]:
         if not self._nested and not self._leaves_only and not self._sort:
@@ -93,13 +97,17 @@ def _parts(key: Any) -> Iterator[Any]:
             yield part
 
 
-def _walk(td: Base, prefix: tuple[str, ...], nested: bool, leaves_only: bool) -> Iterator[tuple[Any, Any]]:
+def _walk(
+    td: Base, prefix: tuple[str, ...], nested: bool, leaves_only: bool, parents_first: bool
+) -> Iterator[tuple[Any, Any]]:
     for key, value in td._source.items():
         name = (*prefix, key) if prefix else key
         if isinstance(value, Base):
+            if parents_first and not leaves_only:
+                yield name, value
             if nested:
-                yield from _walk(value, (*prefix, key), True, leaves_only)
-            if not leaves_only:
+                yield from _walk(value, (*prefix, key), True, leaves_only, parents_first)
+            if not (parents_first or leaves_only):
                 yield name, value
         else:
             yield name, value
