@@ -13,12 +13,15 @@ CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11
 PYTHON ?= $(shell for p in $(CANDIDATES); do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 CXX ?= c++
-SOURCES := $(shell find src CMakeLists.txt pyproject.toml README.md -type f -not -name '*.so' -not -path '*/__pycache__/*' 2>/dev/null)
+# Folders are among them for the sake of files that are gone.
+SOURCES := $(shell find src CMakeLists.txt pyproject.toml README.md -not -name '*.so' -not -path '*/__pycache__*' 2>/dev/null)
 JOBS := $(shell nproc 2>/dev/null || echo 2)
 
 DEMO := .venv-demo
 TEST := .venv
 PIP := -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# What builds the engine lives in the environment, so that a change compiles what changed and not nanobind anew.
+BUILDERS := 'scikit-build-core>=0.11' 'nanobind>=2.9' cmake ninja
 
 .PHONY: demo test bench check sanitize tools clean stubs
 
@@ -36,7 +39,9 @@ $(1)/installed: $$(SOURCES) constraints.txt | tools
 	@test -x $(1)/bin/python || $$(PYTHON) -m venv $(1)
 	@$(1)/bin/python -m pip --version >/dev/null || { rm -rf $(1); $$(PYTHON) -m venv $(1); }
 	@echo "building corral into $(1)"
-	@CMAKE_BUILD_PARALLEL_LEVEL=$$(JOBS) $(1)/bin/python $$(PIP) '.$(2)'
+	@test -e $(1)/builders || { $(1)/bin/python $$(PIP) $$(BUILDERS) && touch $(1)/builders; }
+	@PATH="$$(CURDIR)/$(1)/bin:$$$$PATH" CMAKE_BUILD_PARALLEL_LEVEL=$$(JOBS) $(1)/bin/python $$(PIP) \
+		--no-build-isolation -C build-dir=$(1)/build '.$(2)'
 	@touch $$@
 endef
 $(eval $(call environment,$(DEMO),[demo]))
@@ -60,8 +65,8 @@ bench: .venv-bench/installed
 	@$(TEST)/bin/python -m benchmarks $(ARGS)
 
 check: .venv-check/installed
-	$(TEST)/bin/ruff check src tests benchmarks examples docs
-	$(TEST)/bin/ruff format --check src tests benchmarks examples docs
+	$(TEST)/bin/ruff check src tests benchmarks examples docs tools
+	$(TEST)/bin/ruff format --check src tests benchmarks examples docs tools
 	$(TEST)/bin/mypy
 	$(TEST)/bin/clang-format --dry-run --Werror $$(git ls-files 'src/core/*.cpp' 'src/core/*.h' 'src/core/**/*.cpp' 'src/core/**/*.h' 'tests/native/*')
 	$(TEST)/bin/python tools/check_stubs.py
