@@ -373,6 +373,8 @@ def _tagged(content):
         ["<f8", [1 << 62, 0], 0, b""],
         [["l", ["t", "x", "|O"]], [1], 0, b"12345678"],
         [["t", "<f8", 1 << 40], [1], 0, b"12345678"],
+        ["<U1", [1], 0, b"\xff" * 4],
+        [["l", ["t", "x", "u1"], ["t", "y", ">U1", ["t", 2]]], [1], 0, b"\0\0\0\0a\0\x11\0\0"],
     ],
     ids=repr,
 )
@@ -382,6 +384,19 @@ def test_hostile_arrays(description):
     from corral.wire import extensions
 
     ext = msgspec.msgpack.Ext(extensions._ARRAY, msgspec.msgpack.encode(description))
+    with pytest.raises(CodecError):
+        loads(_tagged(ext))
+
+
+@pytest.mark.parametrize(
+    "zone", ["Europe", "", "/etc/localtime", "..", "a" * 5000, "\0", "nowhere", 1, [1e300, 0, 0, None]]
+)
+def test_hostile_zones(zone):
+    import msgspec
+
+    from corral.wire import extensions
+
+    ext = msgspec.msgpack.Ext(extensions._TIME, msgspec.msgpack.encode([1, 2, 3, 4, 0, zone]))
     with pytest.raises(CodecError):
         loads(_tagged(ext))
 

@@ -143,7 +143,19 @@ def build_numpy(form: Any, shape: Any, flags: Any, memory: Any) -> np.ndarray[An
         array: np.ndarray[Any, Any] = np.ndarray(tuple(shape), dtype, _writable(memory), order=order)
     except (ValueError, TypeError, OverflowError, MemoryError) as error:
         raise CodecError(f"malformed array: {error}") from None
+    _check_text(array)
     return array if array.flags.aligned else array.copy(order)
+
+
+def _check_text(array: np.ndarray[Any, Any]) -> None:
+    """Raise `CodecError` for text beyond Unicode: Python's strings must not hold it."""
+    if array.dtype.names:
+        for name in array.dtype.names:
+            _check_text(array[name])
+    elif array.dtype.kind == "U" and array.nbytes:
+        codes = np.ascontiguousarray(array).view(np.dtype("u4").newbyteorder(array.dtype.byteorder))
+        if codes.max() > sys.maxunicode:
+            raise CodecError("malformed array: text that is not Unicode")
 
 
 def describe_torch(tensor: Any) -> tuple[str, list[int], int, memoryview]:

@@ -96,7 +96,7 @@ def loads(data: Any, allow_pickle: bool = True) -> Any:
             return _unpack_plain(data)
     except CodecError:
         raise
-    except (msgspec.MsgspecError, ValueError, TypeError, IndexError, OverflowError, RecursionError) as error:
+    except Exception as error:
         raise CodecError(f"malformed object: {error}") from None
     view = memoryview(data).cast("B")
     if len(view) < _HEAD.size:
@@ -171,14 +171,7 @@ def decode(header: Any, buffers: Sequence[Any] = (), allow_pickle: bool = True) 
         return reader.read(header)
     except (CodecError, PickleError):
         raise
-    except (
-        msgspec.MsgspecError,
-        ArithmeticError,
-        LookupError,
-        TypeError,
-        ValueError,
-        RecursionError,
-    ) as error:
+    except Exception as error:  # of whatever type a library raises for a date, a zone, a dtype that cannot be
         raise CodecError(f"malformed object: {error}") from None
 
 
