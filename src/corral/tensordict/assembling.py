@@ -59,28 +59,30 @@ def stack(tensordicts: Sequence[T], dim: int = 0, *, out: Any = None) -> T:
 def _stack(tds: list[T], dim: int, path: tuple[str, ...]) -> T:
     first = tds[0]
     names = first._source.keys()
-    for i, td in enumerate(tds):
-        if td._source.keys() != names:
-            raise RuntimeError(
-                "The sets of keys in the tensordicts to stack are exclusive: tensordict 0 has "
-                f"{sorted(names)}{_at(path)}, tensordict {i} has {sorted(td._source)}"
-            )
+    sources = [td._source for td in tds]
+    if any(entries.keys() != names for entries in sources):
+        i = next(i for i, entries in enumerate(sources) if entries.keys() != names)
+        raise RuntimeError(
+            "The sets of keys in the tensordicts to stack are exclusive: tensordict 0 has "
+            f"{sorted(names)}{_at(path)}, tensordict {i} has {sorted(sources[i])}"
+        )
     source: dict[str, Any] = {}
     for key in names:
-        values = [td._source[key] for td in tds]
+        values = [entries[key] for entries in sources]
+        kinds = {*map(type, values)}
         nested = isinstance(values[0], Base)
-        if any(isinstance(value, Base) is not nested for value in values):
+        if len(kinds) > 1 and any(issubclass(kind, Base) is not nested for kind in kinds):
             raise RuntimeError(f"the entry {key!r}{_at(path)} is a leaf in some tensordicts and nested in others")
         if nested:
             source[key] = _stack(values, dim, (*path, key))
             continue
-        shape = values[0].shape
-        for i, value in enumerate(values):
-            if value.shape != shape and tuple(value.shape) != tuple(shape):
-                raise RuntimeError(
-                    f"stack expects each tensor to be equal size: the entry {key!r}{_at(path)} has shape "
-                    f"{Size(shape)} in tensordict 0 and {Size(value.shape)} in tensordict {i}"
-                )
+        shape = tuple(values[0].shape)
+        if any(value.shape != shape for value in values):
+            i = next(i for i, value in enumerate(values) if value.shape != shape)
+            raise RuntimeError(
+                f"stack expects each tensor to be equal size: the entry {key!r}{_at(path)} has shape "
+                f"{Size(shape)} in tensordict 0 and {Size(values[i].shape)} in tensordict {i}"
+            )
         source[key] = stack_arrays(values, dim)
     size = first._batch_size
     return first._make(source, Size((*size[:dim], len(tds), *size[dim:])), _device(tds))

@@ -202,6 +202,8 @@ class Base:
     def _check(self, key: str, value: Any) -> Any:
         """Return a value in the form in which it is kept, or raise the error that says why it cannot be."""
         size = self._batch_size
+        if type(value) is np.ndarray and self._device is None and value.shape[: len(size)] == size:
+            return value
         if isinstance(value, Base):
             if value._batch_size[: len(size)] != size:
                 value = value._make(dict(value._source), value._batch_size, value._device)
@@ -210,8 +212,7 @@ class Base:
                 value = value._on_device(self._device)
         elif isinstance(value, Mapping):
             nested = self._make({}, size, self._device)
-            for name, entry in value.items():
-                nested._put(unravel_key(name), entry)
+            nested._fill(value)
             value = nested
         else:
             if library_of(value) == "other":
@@ -240,6 +241,15 @@ class Base:
                 f"the value of key {key!r} must be an array, a number, a nested list of numbers, a dict or a "
                 f"TensorDict: {error}"
             ) from error
+
+    def _fill(self, entries: Any) -> None:
+        """Set the entries of a mapping in a new TensorDict."""
+        source, check = self._source, self._check
+        for key, value in entries.items():
+            if type(key) is str:
+                source[key] = check(key, value)
+            else:
+                self._put(unravel_key(key), value)
 
     def _put(self, key: NestedKey, value: Any) -> None:
         """Set an entry that is checked, making the TensorDicts on the way; locks are not looked at."""

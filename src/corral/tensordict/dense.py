@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from corral.arrays.operations import clone as clone_array
 from corral.tensordict import assembling
-from corral.tensordict.base import Base, Size, as_size, device_name, unravel_key
+from corral.tensordict.base import Base, Size, as_size, device_name
 from corral.tensordict.conversion import Conversion
 from corral.tensordict.pointwise import Pointwise
 from corral.tensordict.printing import Printing
@@ -77,8 +77,7 @@ class TensorDict(Sharing, Conversion, Pointwise, Shaping, TorchInterop, Printing
         self._batch_size = as_size(batch_size)
         self._device = device_name(device)
         self._locked = False
-        for key, value in source.items():
-            self._put(unravel_key(key), value)
+        self._fill(source)
         if lock:
             self._lock(True)
 
@@ -121,7 +120,9 @@ class TensorDict(Sharing, Conversion, Pointwise, Shaping, TorchInterop, Printing
 
     def auto_batch_size_(self, batch_dims: int | None = None) -> Self:
         """Set the batch size to the leading dimensions that all leaves share, `batch_dims` of them at most."""
-        shapes = [tuple(leaf.shape) for leaf in self._leaves()]
+        shapes = list(_shapes(self))
+        if not shapes:
+            return self
         size: list[int] = []
         for lengths in zip(*shapes, strict=False):
             if len(set(lengths)) > 1 or len(size) == batch_dims:
@@ -280,6 +281,15 @@ def _communication() -> Any:
     from corral.tensordict import communication
 
     return communication
+
+
+def _shapes(td: Base) -> Iterator[tuple[int, ...]]:
+    """Yield the shapes of all leaves, and the batch sizes of nested TensorDicts that have none."""
+    for value in td._source.values():
+        if isinstance(value, Base) and value._source:
+            yield from _shapes(value)
+        else:
+            yield tuple(value.shape)
 
 
 def _same(leaf: Any) -> Any:

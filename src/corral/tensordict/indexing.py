@@ -7,8 +7,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from corral.arrays.indexing import assign, normalize, take
+from corral.arrays.indexing import assign, is_advanced, normalize, take
 from corral.arrays.operations import as_array
+from corral.arrays.operations import unbind as unbind_array
 from corral.tensordict.base import Base, Size
 from corral.tensordict.keys import Keys
 
@@ -31,13 +32,50 @@ class Indexing(Keys):
         return iter(self.unbind(0))
 
     def __getitem__(self, index: Any) -> Any:
+        if type(index) is str:
+            try:
+                return self._source[index]
+            except KeyError:
+                raise self._no_key(index) from None
+        if type(index) is tuple and index and type(index[0]) is str:
+            value: Any = self
+            try:
+                for part in index:
+                    value = value._source[part]
+                return value
+            except (KeyError, AttributeError, TypeError):
+                pass  # no such entry, or a tuple in the tuple
         if isinstance(index, str) or (isinstance(index, tuple) and _is_key(index)):
             return self._require(index)
         return self._take(normalize(index, len(self._batch_size)))
 
     def _take(self, index: tuple[Any, ...]) -> Self:
+        if len(index) == 1 and type(rows := index[0]) is np.ndarray and (rows.ndim == 1 or rows.dtype.kind != "b"):
+            return self._rows(rows)
         size = indexed_size(self._batch_size, index)
-        return self._map(lambda leaf: take(leaf, index), size)
+        full = None if is_advanced(index) else (*index, ...)
+
+        def part(leaf: Any) -> Any:
+            return leaf[full] if full is not None and type(leaf) is np.ndarray else take(leaf, index)
+
+        return self._map_resized(part, size, len(self._batch_size))
+
+    def _rows(self, rows: np.ndarray[Any, Any]) -> Self:
+        """Take rows by one array of integers or one mask, which is looked at once for all leaves."""
+        size = self._batch_size
+        if rows.dtype.kind == "b":
+            if rows.shape != size[:1]:
+                raise IndexError(
+                    f"The shape of the mask {list(rows.shape)} does not match that of the batch {list(size)}"
+                )
+            rows = np.flatnonzero(rows)
+        elif rows.size and not (-size[0] <= rows.min() and rows.max() < size[0]):
+            raise IndexError(f"an index is out of bounds for dimension 0 with size {size[0]}")
+
+        def pick(leaf: Any) -> Any:
+            return leaf.take(rows, 0) if type(leaf) is np.ndarray else take(leaf, (rows,))
+
+        return self._map_resized(pick, Size((*rows.shape, *size[1:])), len(size))
 
     def get_at(self, key: Any, index: Any, default: Any = None) -> Any:
         """Return a part of the entry of a key, or `default`."""
@@ -121,8 +159,19 @@ class Indexing(Keys):
         if not self._batch_size:
             raise RuntimeError("Dimension specified as 0 but tensordict has no batch dimensions.")
         dim = self._dim(dim)
-        prefix = (slice(None),) * dim
-        return tuple(self._take((*prefix, i)) for i in range(self._batch_size[dim]))
+        return self._unbind(dim)
+
+    def _unbind(self, dim: int) -> tuple[Self, ...]:
+        size, device = self._batch_size, self._device
+        part = Size((*size[:dim], *size[dim + 1 :]))
+        columns = [
+            value._unbind(dim) if isinstance(value, Indexing) else unbind_array(value, dim)
+            for value in self._source.values()
+        ]
+        names = self._source.keys()
+        if not columns:
+            return tuple(self._make({}, part, device) for _ in range(size[dim]))
+        return tuple(self._make(dict(zip(names, row, strict=True)), part, device) for row in zip(*columns, strict=True))
 
     def _dim(self, dim: int) -> int:
         count = len(self._batch_size)

@@ -24,6 +24,12 @@ def split(key: Any) -> tuple[str, NestedKey | None]:
     return key[0], key[1] if len(key) == 2 else key[1:]
 
 
+def _leads_to(key: Any, other: Any) -> bool:
+    """Whether the entry of one key is a TensorDict that holds, or would hold, the other's."""
+    start, whole = (k if isinstance(k, tuple) else (k,) for k in map(unravel_key, (key, other)))
+    return whole[: len(start)] == start
+
+
 class Keys(Base):
     """Read, write, rename and choose entries."""
 
@@ -87,10 +93,10 @@ class Keys(Base):
         node: Any = self
         unraveled = unravel_key(key)
         parts = (unraveled,) if isinstance(unraveled, str) else unraveled
-        for part in parts:
+        for depth, part in enumerate(parts, 1):
             value = node._source.get(part)
             if not isinstance(value, Base):
-                if value is not None and part != parts[-1]:
+                if value is not None and depth < len(parts):
                     return KeyThroughLeafError(
                         f"the entry {part!r} on the way to {key!r} is an array, not a TensorDict"
                     )
@@ -140,6 +146,9 @@ class Keys(Base):
         non_blocking : bool
             Accepted for compatibility.
         """
+        if type(key) is str and not (inplace or self._locked):
+            self._source[key] = self._check(key, item)
+            return self
         key = unravel_key(key)
         if inplace and self._find(key) is not _MISSING:
             return self.set_(key, item)
@@ -154,13 +163,14 @@ class Keys(Base):
         if rest is not None:
             self._source[first].set_(rest, item)
         elif isinstance(current, Keys):
-            current.update_(item if isinstance(item, (Base, Mapping)) else current._filled(item))
+            if not isinstance(item, (Base, Mapping)):
+                raise RuntimeError(
+                    f"the entry {first!r} is a TensorDict: a {type(item).__name__} cannot be written into it"
+                )
+            current.update_(item)
         else:
             self._write(first, current, item)
         return self
-
-    def _filled(self, value: Any) -> dict[str, Any]:
-        return dict.fromkeys(self._source, value)
 
     def _write(self, key: str, current: Any, item: Any) -> None:
         if isinstance(item, (Base, Mapping)):
@@ -391,8 +401,12 @@ class Keys(Base):
         if unravel_key(old_key) != unravel_key(new_key):
             if safe and self._find(new_key) is not _MISSING:
                 raise KeyError(f"key {new_key} already present in TensorDict.")
-            self.set(new_key, value)
-            self.del_(old_key)
+            if _leads_to(old_key, new_key) or _leads_to(new_key, old_key):
+                self.del_(old_key)  # else the entry would be put into itself, or both would be removed
+                self.set(new_key, value)
+            else:
+                self.set(new_key, value)
+                self.del_(old_key)
         return self
 
     def flatten_keys(self, separator: str = ".", inplace: bool = False) -> Self:
