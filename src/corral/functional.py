@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from corral.arrays.buffers import readable, writable
+from corral.arrays.libraries import convert
 from corral.distributed import groups
 from corral.distributed.collectives import destination
 from corral.distributed.groups import Group
 from corral.tensordict.communication import gather_and_stack
 from corral.wire.agreement import agree
-from corral.wire.layout import Layout, key_text
+from corral.wire.layout import Array, Layout, key_text
 
 __all__ = ["gather", "gather_and_stack"]
 
@@ -66,26 +68,41 @@ def gather(
         sent.extend(readable(leaf, key_text(path)) for leaf, (path, _) in zip(leaves, paths, strict=True))
         return layout
 
-    def decide(
-        layouts: list[Layout | None],
-    ) -> tuple[list[Layout], list[list[Any]], list[list[Any]], list[Any]]:
-        known = [layout for layout in layouts if layout is not None]
-        made: list[list[Any]] = []
-        into: list[list[Any]] = []
-        finishes: list[Any] = []
-        for layout in known:
-            arrays = [(path, node.empty()) for path, node in layout.arrays()]
-            pairs = [writable(array, key_text(path)) for path, array in arrays]
-            made.append([array for _, array in arrays])
-            into.append([buffer for buffer, _ in pairs])
-            finishes.extend(finish for _, finish in pairs if finish is not None)
-        return known, made, into, finishes
+    def decide(layouts: list[Layout | None]) -> list[_Received]:
+        return [_prepare(layout, like, allow_pickle) for layout in layouts if layout is not None]
 
-    plan = agree(pg, root, "gather", describe, decide)
-    pg.backend.gather(sent, None if plan is None else plan[2], root)
-    if plan is None:
+    received = agree(pg, root, "gather", describe, decide)
+    pg.backend.gather(sent, None if received is None else [each.buffers for each in received], root)
+    if received is None:
         return None
-    layouts, made, _, finishes = plan
-    for finish in finishes:
-        finish()
-    return [layout.rebuild(leaves, like, allow_pickle) for layout, leaves in zip(layouts, made, strict=True)]
+    for each in received:
+        for finish in each.finishes:
+            finish()
+    return [each.layout.rebuild(each.arrays, like, each.objects) for each in received]
+
+
+class _Received(NamedTuple):
+    """One rank's tree, as it is received."""
+
+    layout: Layout
+    arrays: list[Any]
+    objects: list[Any]
+    buffers: list[Any]
+    finishes: list[Callable[[], None]]
+
+
+def _prepare(layout: Layout, like: str | None, allow_pickle: bool) -> _Received:
+    """Allocate a tree's arrays, and find out now whether it can be made of them: later is too late to say no."""
+    nodes = layout.arrays()
+    if like is not None:
+        for path, node in nodes:
+            try:
+                convert(Array(node.dtype, [0], node.library).empty(), like)
+            except (TypeError, ValueError) as error:
+                raise TypeError(
+                    f"{key_text(path)} ({node.dtype_text}) cannot become an array of {like}: {error}"
+                ) from None
+    arrays = [node.empty() for _, node in nodes]
+    pairs = [writable(array, key_text(path)) for array, (path, _) in zip(arrays, nodes, strict=True)]
+    finishes = [finish for _, finish in pairs if finish is not None]
+    return _Received(layout, arrays, layout.objects(allow_pickle), [buffer for buffer, _ in pairs], finishes)

@@ -11,6 +11,7 @@ from fleet import Fleet
 
 import corral
 import corral.distributed as dist
+from corral.wire.errors import PickleError
 
 SIZE = 3
 Pair = collections.namedtuple("Pair", "left right")
@@ -91,6 +92,8 @@ def _like(rank, size):
                 assert tree["a"].tolist() == [source] * (source + 1)
     with pytest.raises(dist.MismatchError, match=r"rank 0: ValueError: like"):
         corral.gather(np.zeros(1), 0, like="tensorflow" if rank == 0 else None)
+    with pytest.raises(dist.MismatchError, match=r"rank 0: .*'a' \(datetime64\[s\]\) cannot become an array of torch"):
+        corral.gather({"a": np.zeros(1, "M8[s]")}, 0, like="torch")
     with pytest.raises(ValueError, match="group_dst"):
         corral.gather(np.zeros(1), 0, group_dst=0)
     dist.barrier()
@@ -98,3 +101,25 @@ def _like(rank, size):
 
 def test_like(fleet):
     fleet(_like)
+
+
+def _unreadable(rank, size):
+    mine = [np.zeros(2), Unreadable() if rank == 2 else 1]
+    with pytest.raises(PickleError, match=r"rank 0: .*Unreadable could not be unpickled here: it will not"):
+        corral.gather(mine, 0)
+    with pytest.raises(PickleError, match=r"rank 0: .*Unreadable could not be unpickled here: it will not"):
+        corral.gather_and_stack(None if rank == 0 else {"a": Unreadable()}, 0)
+    dist.barrier()
+
+
+def _refuse():
+    raise RuntimeError("it will not")
+
+
+class Unreadable:
+    def __reduce__(self):
+        return _refuse, ()
+
+
+def test_an_object_that_the_destination_cannot_make(fleet):
+    fleet(_unreadable)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 
 import numpy as np
 import pytest
@@ -144,6 +145,110 @@ def test_leaves_and_containers_of_many_kinds(fleet):
     fleet(_kinds)
 
 
+def _mixed(rank, size):
+    import torch
+
+    for kinds in (["int64", "float32"], ["uint8", "int8"], ["bfloat16", "float16"], ["bool", "int16"]):
+        values = [torch.arange(3).to(getattr(torch, kind)) * 77 for kind in kinds]
+        stack = torch.stack(values)
+        new = corral.gather_and_stack(None if rank == 0 else {"a": values[rank - 1]}, 0)
+        for dtype in ("float64", "int16", "uint8"):
+            into = {"a": torch.zeros(2, 3, dtype=getattr(torch, dtype))}
+            corral.gather_and_stack(into if rank == 0 else {"a": values[rank - 1]}, 0)
+            mine = values[rank - 1].float().numpy() if rank == 2 else values[rank - 1]
+            other = {"a": torch.zeros(2, 3, dtype=getattr(torch, dtype))}
+            corral.gather_and_stack(other if rank == 0 else {"a": mine}, 0)  # one of NumPy's, one of torch's
+            if rank == 0:
+                assert torch.equal(into["a"], torch.zeros_like(into["a"]).copy_(stack))
+                wanted = torch.stack([values[0], values[1].float()])
+                assert torch.equal(other["a"], torch.zeros_like(other["a"]).copy_(wanted))
+        if rank == 0:
+            assert new["a"].dtype == stack.dtype
+            assert torch.equal(new["a"], stack)
+
+
+def test_senders_of_several_dtypes(fleet):
+    fleet(_mixed)
+
+
+def _objects(rank, size):
+    import tensordict
+    import torch
+
+    tree = {"a": np.zeros((2, 3)) if rank == 0 else _values(rank, 3), "s": f"rank {rank}", "loss": rank / 2}
+    if rank == 0:
+        tree["loss"] = np.zeros(2, "f4")
+    for _ in range(2):  # the second time there are lists already
+        corral.gather_and_stack(tree, 0)
+    if rank == 0:
+        assert tree["s"] == ["rank 1", "rank 2"]
+        assert tree["loss"].tolist() == [0.5, 1.0]
+        assert np.array_equal(tree["a"], _stack(0, 3))
+    td = tensordict.TensorDict({"a": torch.zeros(2 if rank == 0 else ())}, batch_size=[2] if rank == 0 else [])
+    if rank:
+        td["s"] = f"rank {rank}"
+    for _ in range(2):
+        corral.gather_and_stack(td, 0)
+    if rank == 0:
+        assert type(td.get("s")) is tensordict.NonTensorStack
+        assert td["s"] == ["rank 1", "rank 2"]
+    ours = corral.TensorDict(batch_size=[2]) if rank == 0 else {"loss": rank / 2, "more": {"n": rank}}
+    corral.gather_and_stack(ours, 0)
+    if rank == 0:
+        assert ours["loss"].tolist() == [0.5, 1.0]
+        assert ours["more", "n"].tolist() == [1, 2]
+
+
+def test_what_is_not_an_array(fleet):
+    fleet(_objects)
+
+
+@dataclasses.dataclass
+class Record:
+    x: object
+    y: object
+
+
+def _at_once(rank, size):
+    from corral.tensordict import communication
+
+    def leaf(*shape):
+        return np.zeros((2, *shape)) if rank == 0 else _values(rank, *shape)
+
+    def leaves(tree):
+        return [leaf for item in (tree.x, tree.y) for leaf in (item.values() if type(item) is dict else item)]
+
+    trees = [
+        [leaf(3), (leaf(), leaf(2, 2))],
+        Pair(leaf(3), {"a": [leaf()]}),
+        {"a": {"b": (leaf(3),)}, "c": leaf()},
+        Record([leaf(3), leaf()], {"a": leaf(2)}),
+        collections.OrderedDict(a=leaf(3)),
+    ]
+
+    def refuse(*_):
+        raise AssertionError("the engine did not do it alone")
+
+    negotiate, communication._negotiate = communication._negotiate, refuse
+    try:
+        for tree in trees:
+            assert corral.gather_and_stack(tree, 0) is (tree if rank == 0 else None)
+    finally:
+        communication._negotiate = negotiate
+    if rank == 0:
+        assert np.array_equal(trees[0][0], _stack(0, 3))
+        assert np.array_equal(trees[0][1][1], _stack(0, 2, 2))
+        assert np.array_equal(trees[1].right["a"][0], _stack(0))
+        assert np.array_equal(trees[2]["a"]["b"][0], _stack(0, 3))
+        assert [leaf.shape for leaf in leaves(trees[3])] == [(2, 3), (2,), (2, 2)]
+        assert np.array_equal(trees[3].y["a"], _stack(0, 2))
+        assert np.array_equal(trees[4]["a"], _stack(0, 3))
+
+
+def test_any_nesting_is_one_operation_of_the_engine(fleet):
+    fleet(_at_once)
+
+
 def _groups(rank, size):
     pair = dist.new_group([2, 0])
     if rank == 1:
@@ -172,6 +277,12 @@ def _read_only():
 
 def _locked_td(**entries):
     return corral.TensorDict(entries, batch_size=[2]).lock_()
+
+
+def _loop():
+    loop = [np.zeros(3)]
+    loop.append(loop)
+    return loop
 
 
 ERRORS = {
@@ -230,6 +341,54 @@ ERRORS = {
         r"'a'.*\(2, 3\).*rank 0.*rank 1",
     ),
     "nothing to send": (lambda rank: {"a": np.zeros((2, 3))} if rank == 0 else None, r"rank 1 passed None"),
+    "an object for an array": (
+        lambda rank: {"a": np.zeros((2, 3)) if rank == 0 else "text"},
+        r"'a'.*\(2, 3\).*rank 0.*a str on rank 1",
+    ),
+    "an array of objects": (
+        lambda rank: {"a": np.zeros((2, 3)) if rank == 0 else np.zeros(3, object)},
+        r"'a'.*\(2, 3\).*rank 0.*objects on rank 1",
+    ),
+    "an array for an object": (
+        lambda rank: {"a": "text" if rank == 0 else np.zeros(3)},
+        r"'a'.*a str on rank 0.*\(3,\).*rank 1",
+    ),
+    "numbers for rows": (
+        lambda rank: {"a": np.zeros((2, 3)) if rank == 0 else 1.5},
+        r"'a'.*\(\) on rank 1.*\(3,\) on rank 0",
+    ),
+    "an object in a tuple": (
+        lambda rank: (np.zeros((2, 3)) if rank == 0 else np.zeros(3), "text"),
+        r"1 is a str on rank 1.*rank 0.*cannot be replaced",
+    ),
+    "an object in a TensorDict": (
+        lambda rank: corral.TensorDict(a=np.zeros((2, 3)), batch_size=[2]) if rank == 0 else {"b": "text"},
+        r"'b' is a str on rank 1.*TensorDict on rank 0 cannot hold",
+    ),
+    "text for numbers": (
+        lambda rank: {"a": np.zeros((2, 3)) if rank == 0 else np.array(["1", "2", "x"])},
+        r"'a' of rank 1 \(shape \(3,\)\).*rank 0 \(shape \(2, 3\)\).*<U1 cannot be cast to float64",
+    ),
+    "dates for numbers": (
+        lambda rank: {"a": __import__("torch").zeros(2, 3) if rank == 0 else np.zeros(3, "M8[s]")},
+        r"'a' of rank 1.*datetime64\[s\] cannot be cast to float32",
+    ),
+    "dtypes with none in common": (
+        lambda rank: {"a": np.zeros((2, 3)) if rank == 0 else np.zeros(3, "M8[s]" if rank == 1 else "f4")},
+        r"'a' has the dtypes datetime64\[s\], float32",
+    ),
+    "a longer list": (
+        lambda rank: [np.zeros((2, 3))] if rank == 0 else [np.zeros(3), np.zeros(4)],
+        r"rank 1 sends 1 \(shape \(4,\)\).*list on rank 0",
+    ),
+    "another record": (
+        lambda rank: {"a": Pair(np.zeros((2, 3)), np.zeros(2)) if rank == 0 else {"x": np.zeros(3)}},
+        r"rank 1 sends \('a', 'x'\) \(shape \(3,\)\).*Pair on rank 0",
+    ),
+    "a container that contains itself": (
+        lambda rank: _loop() if rank == 1 else {"a": np.zeros((2, 3)) if rank == 0 else np.zeros(3)},
+        r"rank 1.*contains itself",
+    ),
     "a batch that does not fit": (
         lambda rank: (
             corral.TensorDict(a=np.zeros((2, 5)), batch_size=[2, 5])

@@ -123,13 +123,63 @@ def test_hostile_layouts(data):
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"),
-    [("n", "os:system"), ("c", "os:environ"), ("n", "subprocess:Popen"), ("?", ""), ("T", "")],
+    "name", ["os:system", "os:environ", "subprocess:Popen", "not.loaded:Pair", "", ":", "os:path.join"]
 )
-def test_no_class_of_the_senders_choosing(kind, name):
+@pytest.mark.parametrize(("kind", "plain"), [("n", ("true",)), ("c", {"a": "true"})])
+def test_no_class_of_the_senders_choosing(kind, plain, name):
     layout = Layout.from_bytes(_branch(["a"], [["v", codec.dumps("true")]], kind, name))
+    again = layout.rebuild([])
+    assert type(again) is type(plain)
+    assert again == plain
+
+
+@pytest.mark.parametrize("kind", ["?", "T", ""])
+def test_unknown_containers(kind):
     with pytest.raises(CodecError):
-        layout.rebuild([])
+        Layout.from_bytes(_branch(["a"], [["v", codec.dumps(1)]], kind)).rebuild([])
+
+
+def test_records_of_other_fields_are_plain():
+    name = f"{Pair.__module__}:Pair"
+    values = [["v", codec.dumps(1)], ["v", codec.dumps(2)]]
+    assert type(Layout.from_bytes(_branch(["left", "right"], values, "n", name)).rebuild([])) is Pair
+    assert type(Layout.from_bytes(_branch(["left", "top"], values, "n", name)).rebuild([])) is tuple
+
+
+def test_fingerprints():
+    trees = [
+        {"a": np.zeros(2)},
+        {"a": np.zeros(3)},
+        {"a": np.zeros(2, "f4")},
+        {"b": np.zeros(2)},
+        [np.zeros(2)],
+        {"a": [np.zeros(2)]},
+        {"a": torch.zeros(2, dtype=torch.float64)},
+        {"a": 1},
+    ]
+    prints = [Layout.of(tree)[0].fingerprint() for tree in trees]
+    assert {len(each) for each in prints} == {16}
+    assert len(set(prints)) == len(trees)
+    assert Layout.of({"a": np.ones(2)})[0].fingerprint() == prints[0]
+
+
+@tensordict.tensorclass
+class Class:
+    x: torch.Tensor
+    name: str
+
+
+def test_what_tensordict_keeps_beside_tensors():
+    stack = torch.stack([tensordict.TensorDict({"a": torch.ones(3), "s": s}) for s in "xy"])
+    again = round_trip(stack)
+    assert type(again) is tensordict.TensorDict
+    assert again["s"] == ["x", "y"]
+    one = round_trip(tensordict.TensorDict({"a": torch.ones(3), "s": "x"}))
+    assert one["s"] == "x"
+    made = round_trip(Class(torch.ones(3, 2), "hi", batch_size=[3]))
+    assert type(made) is tensordict.TensorDict
+    assert made.batch_size == (3,)
+    assert made["name"] == "hi"
 
 
 sample = Layout.of({"a": np.zeros((2, 3)), "b": [torch.zeros(2), Pair(None, 1)]})[0].to_bytes()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from corral.arrays import buffers
 from corral.distributed import groups
 from corral.distributed.collectives import destination
@@ -12,6 +14,8 @@ from corral.distributed.groups import Group, ProcessGroup
 __all__ = ["gather_and_stack"]
 
 buffers.register_torch()
+
+_DEEPEST = 100
 
 
 def gather_and_stack(td: Any, dst: int | None = None, group: Group = None, group_dst: int | None = None) -> Any:
@@ -47,9 +51,43 @@ def gather_and_stack(td: Any, dst: int | None = None, group: Group = None, group
         root: int = dst  # a call less where every microsecond shows: in the default group, ranks are global
     else:
         root = destination(pg, dst, group_dst, "gather_and_stack")
-    if pg.backend.gather_rows(td, root):  # everything fits as it is: the engine has written it
+    tree = td if td.__class__ in _walkable else _view(td)
+    if pg.backend.gather_rows(tree, root):  # everything fits as it is: the engine has written it
         return td if root == pg._rank else None
     return _negotiate(td, pg, root)
+
+
+_walkable: set[type] = {np.ndarray}
+"""Types that the engine takes as they are: of arrays, and of containers that it knows."""
+
+
+def _view(tree: Any, depth: int = 0) -> Any:
+    """Return a tree in containers that the engine can walk: dicts in place of lists, tuples and records.
+
+    What it cannot walk all the same it refuses, so that all ranks negotiate.
+    """
+    cls = type(tree)
+    if cls in _walkable or depth > _DEEPEST:
+        return tree
+    if cls is dict:
+        if _walkable.issuperset(map(type, tree.values())):
+            return tree
+        return {key: _view(value, depth + 1) for key, value in tree.items()}
+    from corral.arrays import library_of
+    from corral.wire import trees
+
+    kind = trees.kind_of(tree)
+    if kind == "T" or (kind is None and library_of(tree) != "other"):
+        _walkable.add(cls)
+    if kind is None or kind in "TR":
+        return tree
+    try:
+        keys, values, _, _ = trees.parts(kind, tree)
+    except AttributeError:  # a record without some of its fields
+        return tree
+    if kind != "d":  # no two kinds of containers may look alike, nor like a dict
+        keys = [f"\0{kind}{key}" for key in keys]
+    return {key: _view(value, depth + 1) for key, value in zip(keys, values, strict=True)}
 
 
 def _negotiate(td: Any, pg: ProcessGroup, root: int) -> Any:

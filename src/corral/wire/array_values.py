@@ -19,6 +19,7 @@ __all__ = [
     "describe_torch",
     "dtype_form",
     "dtype_from",
+    "is_numeric",
     "is_plain",
     "numpy_form",
 ]
@@ -194,6 +195,11 @@ def build_torch(name: Any, shape: Any, flags: Any, memory: Any) -> Any:
         return tensor.requires_grad_() if flags & _GRAD else tensor
     except (RuntimeError, ValueError, TypeError, OverflowError, NotImplementedError) as error:
         raise CodecError(f"malformed tensor: {error}") from None
+
+
+def is_numeric(name: str) -> bool:
+    """Whether a dtype of this name holds numbers, the same ones in every library that has it."""
+    return name in _SHARED or name in _EXTENDED
 
 
 def numpy_form(name: str) -> str:

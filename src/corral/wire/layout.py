@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import sys
 from collections.abc import Iterator, Sequence
@@ -59,6 +60,13 @@ class Array(msgspec.Struct, tag="a", array_like=True, frozen=True):
                 return torch.empty(shape, dtype=dtype)
             return np.empty(shape, array_values.dtype_from(array_values.numpy_form(self.dtype)))
         return np.empty(shape, array_values.dtype_from(self.dtype))
+
+    def zeros(self) -> Any:
+        """Return a new array of this kind, of zeros."""
+        array = self.empty()
+        if library_of(array) == "torch":
+            return array.zero_()
+        return np.zeros(array.shape, array.dtype)
 
 
 class Value(msgspec.Struct, tag="v", array_like=True, frozen=True):
@@ -149,6 +157,17 @@ class Layout:
         """Return the layout as bytes."""
         return _pack(self.root)
 
+    def fingerprint(self) -> bytes:
+        """Return 128 bits that are the same for equal layouts, on every rank, and different for others.
+
+        Examples
+        --------
+        >>> one, other = (Layout.of({"a": np.zeros(n)})[0] for n in (2, 3))
+        >>> len(one.fingerprint()), one.fingerprint() == other.fingerprint()
+        (16, False)
+        """
+        return hashlib.blake2b(self.to_bytes(), digest_size=16).digest()
+
     @classmethod
     def from_bytes(cls, data: Any) -> Layout:
         """Invert `to_bytes`; raise `CodecError` for anything else."""
@@ -175,11 +194,21 @@ class Layout:
         """Return the path and description of every array, in order."""
         return [(path, node) for path, node in self.entries() if isinstance(node, Array)]
 
+    def objects(self, allow_pickle: bool = True) -> list[Any]:
+        """Return what is not an array, in order: all of a tree that comes in the layout itself.
+
+        Raises
+        ------
+        CodecError, PickleError
+            If some object cannot be decoded here.
+        """
+        return [codec.loads(node.data, allow_pickle) for _, node in self.entries() if isinstance(node, Value)]
+
     def rebuild(
         self,
         leaves: Sequence[Any],
         like: str | None = None,
-        allow_pickle: bool = True,
+        objects: Sequence[Any] | None = None,
         classes: dict[str, type] | None = None,
         leading: Sequence[int] = (),
     ) -> Any:
@@ -191,14 +220,15 @@ class Layout:
             Arrays in the layout's order.
         like
             Library to convert them to; each keeps its own when ``None``.
-        allow_pickle
-            Whether objects that are not arrays may be unpickled.
+        objects
+            What `objects` returned; decoded here, pickles included, when ``None``.
         classes
             Classes of namedtuples and dataclasses by full name, besides those that their modules have.
         leading
             Dimensions that the arrays have before those of the layout.
         """
         source = iter(leaves)
+        others = iter(self.objects() if objects is None else objects)
 
         def build(node: Node) -> Any:
             if isinstance(node, Array):
@@ -206,7 +236,7 @@ class Layout:
                 library = like or (node.library if node.library in sys.modules else None)
                 return array if library in (None, library_of(array)) else convert(array, library)
             if isinstance(node, Value):
-                return codec.loads(node.data, allow_pickle)
+                return next(others)
             batch_size = None if node.batch_size is None else [*leading, *node.batch_size]
             children = [build(child) for child in node.children]
             return trees.construct(node.kind, node.name, batch_size, node.names(), children, classes or {})
@@ -223,7 +253,7 @@ def _describe(tree: Any, leaves: list[Any], allow_pickle: bool, depth: int) -> N
             node, array = _describe_array(tree)
             leaves.append(array)
             return node
-        return Value(codec.dumps(tree, allow_pickle))
+        return Value(codec.dumps(trees.payload(tree), allow_pickle))
     keys, values, batch_size, name = trees.parts(kind, tree)
     children = [_describe(value, leaves, allow_pickle, depth + 1) for value in values]
     return Branch(kind, name, batch_size, codec.dumps(keys, False), children)

@@ -12,7 +12,8 @@ import numpy as np
 from corral.arrays.buffers import writable
 from corral.arrays.libraries import convert, copy_into, dtype_name, is_array, library_of, to_numpy
 from corral.distributed.errors import MismatchError
-from corral.wire import array_values, codec, trees
+from corral.wire import codec, trees
+from corral.wire.casting import check_cast, promoted
 from corral.wire.layout import Array, Branch, Layout, Path, Value, key_text
 
 __all__ = ["Plan", "plan_rows"]
@@ -125,7 +126,8 @@ class _Planner:
     def new_tree(self) -> Plan:
         if not self.senders.layouts:
             raise MismatchError(f"rank {self.here} passed None, and there is no other rank to take a structure from")
-        return self.plan(self.build(self.senders.layouts[0].root, ()))
+        make = self.build(self.senders.layouts[0].root, ())
+        return self.plan(lambda: trees.plain(make()))
 
     def build(self, node: Array | Value | Branch, path: Path) -> Callable[[], Any]:
         """Allocate the stack of a part of the senders' trees; return what makes the tree when it is full."""
@@ -147,9 +149,9 @@ class _Planner:
 
         return lambda: make(node, ())
 
-    def values(self, path: Path) -> list[Any]:
+    def values(self, path: Path) -> trees.Rows:
         """Return the senders' objects under one key."""
-        found = []
+        found = trees.Rows()
         for nodes in self.nodes:
             node = nodes[path]
             assert isinstance(node, Value)
@@ -157,25 +159,9 @@ class _Planner:
         return found
 
     def promoted(self, path: Path) -> Array | None:
-        """Return what senders of several dtypes are cast to, as `torch.stack` does; or ``None``."""
-        nodes = [nodes[path] for nodes in self.nodes]
-        arrays = [node for node in nodes if isinstance(node, Array)]
-        first = arrays[0]
-        if all(each.dtype == first.dtype and each.library == first.library for each in arrays):
-            return None
-        torch = sys.modules.get("torch")
-        if torch is not None and all(each.library == "torch" for each in arrays):
-            dtype = functools.reduce(torch.promote_types, [each.empty((0,)).dtype for each in arrays])
-            return Array(str(dtype).removeprefix("torch."), first.shape, "torch")
-        dtypes = [
-            array_values.dtype_from(array_values.numpy_form(n.dtype) if n.library == "torch" else n.dtype)
-            for n in arrays
-        ]
-        try:
-            common = functools.reduce(np.promote_types, dtypes)
-        except TypeError as error:
-            raise MismatchError(f"the dtypes of {key_text(path)} on the senders have none in common: {error}") from None
-        return Array(array_values.dtype_form(common), first.shape, "numpy")
+        """Return what senders of several dtypes are cast to; or ``None``."""
+        arrays = [nodes[path] for nodes in self.nodes]
+        return promoted(path, [each for each in arrays if isinstance(each, Array)])
 
     def allocate(self, path: Path) -> Any:
         """Make the array that the senders' arrays of one key are stacked in."""
@@ -204,6 +190,14 @@ class _Planner:
             if finish is not None:
                 self.finishes.append(finish)
             return
+        try:
+            check_cast(promoted or node, row)
+        except TypeError as error:
+            shape = (self.count, *node.shape)
+            raise MismatchError(
+                f"{key_text(path)} of rank {self.senders.ranks[number]} (shape {tuple(node.shape)}) does not fit the "
+                f"array of rank {self.here} (shape {shape}): {error}"
+            ) from None
         buffer, finish = writable(model, key_text(path))
         self.buffers[number][path] = buffer
 
@@ -235,29 +229,28 @@ class _Planner:
                 else ""
             )
             raise MismatchError(
-                f"the batch size on rank {self.here} is {tuple(tree.batch_size)}: its first dimension "
-                f"must be "
+                f"the batch size on rank {self.here} is {tuple(tree.batch_size)}: its first dimension must be "
                 f"{self.count}, a row for each other rank{row}"
             )
         if not self.senders.layouts:
             return self.plan(lambda: tree)
         holder = [tree]
-        self.visit(self.senders.layouts[0].root, (), tree, lambda value: holder.__setitem__(0, value))
+        self.visit(self.senders.layouts[0].root, (), tree, lambda value: holder.__setitem__(0, trees.plain(value)))
         return self.plan(lambda: holder[0])
 
-    def visit(self, node: Array | Value | Branch, path: Path, target: Any, replace: Callable[[Any], Any]) -> None:
+    def visit(
+        self, node: Array | Value | Branch, path: Path, target: Any, replace: Callable[[Any], Any] | None
+    ) -> None:
         there = self.senders.ranks[0]
         kind = trees.kind_of(target)
         if not isinstance(node, Branch):
-            if kind is not None:
+            if kind is not None and not (isinstance(node, Value) and type(target) is list):
                 raise MismatchError(
-                    f"{key_text(path)} is a {type(target).__qualname__} on rank {self.here}, but no "
-                    f"container on "
+                    f"{key_text(path)} is a {type(target).__qualname__} on rank {self.here}, but no container on "
                     f"rank {there}{_of_shape(node)}"
                 )
             if isinstance(node, Value):
-                values = self.values(path)
-                self.finishes.append(lambda: replace(values))
+                self.value(path, target, replace)
             else:
                 self.leaf(node, path, target, replace)
             return
@@ -270,42 +263,75 @@ class _Planner:
         entries = dict(zip(keys, children, strict=True))
         for key, child in zip(node.names(), node.children, strict=True):
             if key in entries:
-                self.visit(child, (*path, key), entries[key], functools.partial(_replace, target, key))
+                replace = functools.partial(trees.assign, target, key) if trees.can_assign(target) else None
+                self.visit(child, (*path, key), entries[key], replace)
             else:
                 self.add(child, (*path, key), target, kind)
 
-    def leaf(self, node: Array, path: Path, target: Any, replace: Callable[[Any], Any]) -> None:
+    def value(self, path: Path, target: Any, replace: Callable[[Any], Any] | None) -> None:
+        """Plan the place of objects that are not arrays."""
         there = self.senders.ranks[0]
-        if not is_array(target):
+        values = self.values(path)
+        if is_array(target):
+            numbers = _numbers(values)
+            if numbers is None:
+                raise MismatchError(
+                    f"{key_text(path)} is an array of shape {_shape(target)} on rank {self.here}, but "
+                    f"{_a(values[0])} on rank {there}"
+                )
+            self.check(path, target, ())
+            if library_of(target) != "jax":
+                self.finishes.append(lambda: copy_into(target, numbers))
+                return
+            values = convert(numbers, "jax")
+        if replace is None:
             raise MismatchError(
-                f"{key_text(path)} is a {type(target).__qualname__} on rank {self.here}, but an array of "
-                f"shape "
-                f"{tuple(node.shape)} on rank {there}"
+                f"{key_text(path)} is {_a(values[0])} on rank {there}, but on rank {self.here} it is in a container "
+                "whose entries cannot be replaced"
             )
-        shape = tuple(target.shape) if hasattr(target, "shape") else to_numpy(target).shape
+        self.finishes.append(lambda: replace(values))
+
+    def check(self, path: Path, target: Any, row: tuple[int, ...]) -> None:
+        """Raise unless rows of a shape can be written into an array."""
+        there = self.senders.ranks[0]
+        shape = _shape(target)
         if not shape or shape[0] != self.count:
             raise MismatchError(
-                f"{key_text(path)} has shape {shape} on rank {self.here}: its first dimension must be "
-                f"{self.count}, "
-                f"a row for each other rank; rank {there} sends {tuple(node.shape)}"
+                f"{key_text(path)} has shape {shape} on rank {self.here}: its first dimension must be {self.count}, "
+                f"a row for each other rank; rank {there} sends {row}"
             )
-        if shape[1:] != tuple(node.shape):
+        if shape[1:] != row:
             raise MismatchError(
-                f"{key_text(path)} has shape {tuple(node.shape)} on rank {there}, but rows of shape "
-                f"{shape[1:]} on "
+                f"{key_text(path)} has shape {row} on rank {there}, but rows of shape {shape[1:]} on "
                 f"rank {self.here} (shape {shape})"
             )
         if library_of(target) == "jax":  # can only be replaced
-            stack = self.allocate(path)
-            self.finishes.append(lambda: replace(convert(stack, "jax")))
             return
         try:
             writable(target, key_text(path))
         except (ValueError, TypeError) as error:
             raise MismatchError(
-                f"rank {self.here}: {error}; rank {there} sends shape {tuple(node.shape)} for the rows of {shape}"
+                f"rank {self.here}: {error}; rank {there} sends shape {row} for the rows of {shape}"
             ) from None
-        self.fill(path, target, self.promoted(path))
+
+    def leaf(self, node: Array, path: Path, target: Any, replace: Callable[[Any], Any] | None) -> None:
+        there = self.senders.ranks[0]
+        if not is_array(target):
+            raise MismatchError(
+                f"{key_text(path)} is {_a(target)} on rank {self.here}, but an array of shape {tuple(node.shape)} "
+                f"on rank {there}"
+            )
+        self.check(path, target, tuple(node.shape))
+        if library_of(target) != "jax":
+            self.fill(path, target, self.promoted(path))
+            return
+        if replace is None:
+            raise MismatchError(
+                f"rank {self.here}: {key_text(path)} is a JAX array of shape {_shape(target)}, which cannot be "
+                f"written, in a container whose entries cannot be replaced; rank {there} sends {tuple(node.shape)}"
+            )
+        stack = self.allocate(path)
+        self.finishes.append(lambda: replace(convert(stack, "jax")))
 
     def add(self, node: Array | Value | Branch, path: Path, target: Any, kind: str) -> None:
         """Plan a new entry of a container."""
@@ -321,21 +347,41 @@ class _Planner:
             for at, each in Layout(node).arrays():
                 if (self.count, *each.shape)[: len(batch)] != batch:
                     raise MismatchError(
-                        f"{key_text((*path, *at))} has shape {tuple(each.shape)} on rank {there}, and its "
-                        f"stack would "
-                        f"have {(self.count, *each.shape)}, which does not fit the batch size {batch} on "
-                        f"rank "
-                        f"{self.here}"
+                        f"{key_text((*path, *at))} has shape {tuple(each.shape)} on rank {there}, and its stack "
+                        f"would have {(self.count, *each.shape)}, which does not fit the batch size {batch} on "
+                        f"rank {self.here}"
                     )
-        elif kind not in ("d", "c"):
+            for at, value in Layout(node).entries():
+                if kind == "T" and isinstance(value, Value) and _numbers(values := self.values((*path, *at))) is None:
+                    raise MismatchError(
+                        f"{key_text((*path, *at))} is {_a(values[0])} on rank {there}, which the "
+                        f"{type(target).__qualname__} on rank {self.here} cannot hold"
+                    )
+        elif kind == "c" or not trees.can_assign(target, new=True):
             raise MismatchError(
-                f"rank {there} sends {key_text(path)}, but the {type(target).__qualname__} on rank "
-                f"{self.here} has no "
-                "such entry, and cannot be given one"
+                f"rank {there} sends {key_text(path)}{'' if isinstance(node, Branch) else _of_shape(node)}, but the "
+                f"{type(target).__qualname__} on rank {self.here} has no such entry, and cannot be given one"
             )
         make = self.build(node, path)
         self.finishes.append(lambda: trees.assign(target, path[-1], make()))
 
 
-def _replace(container: Any, key: Any, value: Any) -> None:
-    trees.assign(container, key, value)
+def _shape(array: Any) -> tuple[int, ...]:
+    return tuple(array.shape) if hasattr(array, "shape") else to_numpy(array).shape
+
+
+def _a(value: Any) -> str:
+    """Name what kind of object something is."""
+    if isinstance(value, np.ndarray):
+        return "an array of Python objects"
+    return "None" if value is None else f"a {type(value).__qualname__}"
+
+
+def _numbers(values: list[Any]) -> np.ndarray[Any, Any] | None:
+    """Return numbers as an array; ``None`` if they are something else."""
+    if not all(type(value) in (bool, int, float, complex) for value in values):
+        return None
+    try:
+        return np.array(values, None if values else np.float64)
+    except OverflowError:
+        return None

@@ -9,12 +9,24 @@ from typing import Any
 
 from corral.wire.errors import CodecError
 
-__all__ = ["MAX_DEPTH", "assign", "construct", "kind_of", "parts", "type_key"]
+__all__ = [
+    "MAX_DEPTH",
+    "Rows",
+    "assign",
+    "can_assign",
+    "construct",
+    "kind_of",
+    "parts",
+    "payload",
+    "plain",
+    "type_key",
+]
 
 MAX_DEPTH = 100
 """Levels of containers that a tree may have."""
 
-# "T" is corral's TensorDict, "R" that of the package tensordict.
+# "T" is corral's TensorDict, "R" one of the package tensordict or a tensorclass of its. They come back as
+# TensorDicts.
 _BUILTIN: dict[type, str] = {dict: "d", list: "l", tuple: "t"}
 _known: dict[type, str | None] = {}
 
@@ -37,8 +49,11 @@ def _classify(cls: type) -> str | None:
     if base is not None and issubclass(cls, base):
         return "T"
     theirs = sys.modules.get("tensordict")
-    if theirs is not None and issubclass(cls, theirs.TensorDictBase):
-        return "R"
+    if theirs is not None:
+        if issubclass(cls, (theirs.NonTensorData, theirs.NonTensorStack)):
+            return None  # a value in their clothes: see `payload`
+        if issubclass(cls, theirs.TensorDictBase) or theirs.is_tensorclass(cls):
+            return "R"
     if issubclass(cls, tuple) and hasattr(cls, "_fields") and hasattr(cls, "_make"):
         return "n"
     if issubclass(cls, dict):
@@ -50,6 +65,26 @@ def _classify(cls: type) -> str | None:
     if dataclasses.is_dataclass(cls):
         return "c"
     return None
+
+
+class Rows(list[Any]):
+    """Objects that are no arrays, one for each row of a stack."""
+
+
+def payload(tree: Any) -> Any:
+    """Return the object that a leaf is or holds."""
+    theirs = sys.modules.get("tensordict")
+    if theirs is not None:
+        if isinstance(tree, theirs.NonTensorStack):
+            return tree.tolist()
+        if isinstance(tree, theirs.NonTensorData):
+            return tree.data
+    return tree
+
+
+def plain(value: Any) -> Any:
+    """Return a value without the mark that it has an entry for each row."""
+    return list(value) if type(value) is Rows else value
 
 
 def type_key(cls: type) -> str:
@@ -68,6 +103,8 @@ def parts(kind: str, tree: Any) -> tuple[list[Any], list[Any], list[int] | None,
     if kind == "c":
         names = [field.name for field in dataclasses.fields(tree)]
         return names, [getattr(tree, name) for name in names], None, type_key(type(tree))
+    if hasattr(tree, "_tensordict") and kind == "R":
+        tree = tree._tensordict if not isinstance(tree._tensordict, dict) else tree  # that of a tensorclass
     items = list(tree.items())
     return [key for key, _ in items], [value for _, value in items], list(map(int, tree.batch_size)), ""
 
@@ -80,7 +117,13 @@ def construct(
     children: list[Any],
     classes: dict[str, type],
 ) -> Any:
-    """Make a container. No module is imported for it, and records are made without calling their classes."""
+    """Make a container.
+
+    No module is imported for it. A namedtuple or a dataclass whose class is not loaded here, or has other
+    fields here, becomes a tuple or a dict; any other is made without calling its class.
+    """
+    if kind != "R":
+        children = [plain(child) for child in children]
     if kind == "d":
         return dict(zip(keys, children, strict=True))
     if kind == "l":
@@ -90,25 +133,37 @@ def construct(
     if kind in ("n", "c"):
         cls = classes.get(name) or _loaded(name)
         if kind == "n":
-            if not (isinstance(cls, type) and issubclass(cls, tuple) and hasattr(cls, "_fields")):
-                raise CodecError(f"the namedtuple {name:.200} is not known here")
-            if list(cls._fields) != keys:
-                raise CodecError(f"the namedtuple {name:.200} has other fields here")
-            return tuple.__new__(cls, children)
-        if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
-            raise CodecError(f"the dataclass {name:.200} is not known here")
-        if [field.name for field in dataclasses.fields(cls)] != keys:
-            raise CodecError(f"the dataclass {name:.200} has other fields here")
+            if isinstance(cls, type) and issubclass(cls, tuple) and list(getattr(cls, "_fields", ())) == keys:
+                return tuple.__new__(cls, children)
+            return tuple(children)
+        if (
+            not (isinstance(cls, type) and dataclasses.is_dataclass(cls))
+            or [field.name for field in dataclasses.fields(cls)] != keys
+        ):
+            return dict(zip(keys, children, strict=True))
         record = object.__new__(cls)
         for key, child in zip(keys, children, strict=True):
             object.__setattr__(record, key, child)
         return record
     if kind in ("T", "R") and batch_size is not None:
-        package: Any = sys.modules.get("tensordict") if kind == "R" else None
-        if package is None:
-            import corral.tensordict as package
-        return package.TensorDict(dict(zip(keys, children, strict=True)), batch_size=list(batch_size))
+        entries = dict(zip(keys, children, strict=True))
+        theirs = sys.modules.get("tensordict") if kind == "R" else None
+        if theirs is not None:
+            return theirs.TensorDict({k: _theirs(v, theirs) for k, v in entries.items()}, batch_size=list(batch_size))
+        from corral.arrays import is_array
+        from corral.tensordict import TensorDict
+
+        if kind == "R" and not all(kind_of(v) == "T" or is_array(v) for v in children):
+            return entries  # holds what corral's cannot
+        return TensorDict(entries, batch_size=list(batch_size))
     raise CodecError("malformed layout: an unknown kind of container")
+
+
+def _theirs(value: Any, theirs: Any) -> Any:
+    """Return a value as the package tensordict keeps it."""
+    if type(value) is Rows:
+        return theirs.NonTensorStack(*map(theirs.NonTensorData, value))
+    return value
 
 
 def _loaded(name: str) -> Any:
@@ -119,14 +174,24 @@ def _loaded(name: str) -> Any:
     return found
 
 
+def can_assign(container: Any, new: bool = False) -> bool:
+    """Whether `assign` can put something else in an entry's place; or, if it is `new`, add it."""
+    kind = kind_of(container)
+    if kind in ("T", "R"):
+        return not container.is_locked
+    if kind == "c":
+        return not type(container).__dataclass_params__.frozen
+    return kind == "d" or (kind == "l" and not new)
+
+
 def assign(container: Any, key: Any, value: Any) -> None:
     """Put an entry into a container that can take one."""
     kind = kind_of(container)
-    if kind in ("T", "R"):
-        container.set(key, value)
-    elif kind == "d" or (kind == "l" and key < len(container)):
-        container[key] = value
+    if kind == "R":
+        container.set(key, _theirs(value, sys.modules["tensordict"]))
+    elif kind == "T":
+        container.set(key, plain(value))
     elif kind == "c":
-        setattr(container, key, value)
+        setattr(container, key, plain(value))
     else:
-        raise TypeError(f"a {type(container).__qualname__} cannot be given the entry {key!r}")
+        container[key] = plain(value)
