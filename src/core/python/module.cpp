@@ -227,7 +227,9 @@ NB_MODULE(_core, m) {
         .def("abort", &GroupHandle::abort)
         .def_prop_ro("next_sequence", &GroupHandle::next_sequence);
 
-    nb::class_<SharedMemory>(m, "SharedMemory", nb::type_slots(shared_slots), "Memory that other ranks can map.")
+    auto shared_memory =
+        nb::class_<SharedMemory>(m, "SharedMemory", nb::type_slots(shared_slots), "Memory that other ranks can map.");
+    shared_memory
         .def(
             "__init__",
             [](SharedMemory* self, size_t bytes) {
@@ -247,8 +249,11 @@ NB_MODULE(_core, m) {
         .def_prop_ro(
             "place", [](const SharedMemory& s) { return nb::make_tuple(s.place.owner, s.place.fd, s.place.inode); },
             nb::for_getter(nb::sig("def place(self) -> tuple[int, int, int]")))
-        .def("__len__", [](const SharedMemory& s) { return s.bytes; })
-        .def(
+        .def("__len__", [](const SharedMemory& s) { return s.bytes; });
+    // From 3.12 on Python makes this method of the slot; there, one that is defined takes the slot's place and calls
+    // itself.
+    if (Py_Version < 0x030C0000)
+        shared_memory.def(
             "__buffer__", [](nb::handle self, int) { return nb::steal(PyMemoryView_FromObject(self.ptr())); },
             nb::sig("def __buffer__(self, flags: int, /) -> memoryview"), "flags"_a);
 
