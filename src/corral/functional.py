@@ -26,7 +26,9 @@ def gather(
 ) -> list[Any] | None:
     """Bring every rank's tree of arrays to one rank.
 
-    No rank needs to know what the others have: structures, shapes and dtypes may differ.
+    No rank needs to know what the others have: structures, shapes and dtypes may differ. What is not an array
+    (a string, a number, ``None``) comes along as `corral.distributed.gather_object` would bring it. A namedtuple
+    or a dataclass stays one where its class is loaded on the destination, and is a tuple or a dict elsewhere.
 
     Parameters
     ----------
@@ -51,7 +53,17 @@ def gather(
     PickleError
         On every rank, if some tree holds an object that can only be pickled, and that is refused.
     MismatchError
-        On every rank, if some tree cannot be sent.
+        On every rank, if some tree cannot be sent, or not be made an array of the library `like`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import corral.distributed as dist
+    >>> if dist.is_initialized():  # each rank has as many rows as its rank
+    ...     rank = dist.get_rank()
+    ...     trees = gather({"rows": np.full((rank, 3), rank), "name": f"worker {rank}"}, dst=0)
+    ...     if rank == 0:
+    ...         rows = np.concatenate([tree["rows"] for tree in trees])
     """
     pg = groups.member_group(group, "gather")
     if pg is None:

@@ -196,3 +196,25 @@ def test_mutated_layouts(data):
         assert not isinstance(layout.root, Branch) or layout.entries() is not None
     except CodecError:
         pass
+
+
+def _node(*shape):
+    return ["a", "<f8", list(shape), "numpy"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        _branch(["a"], [_node(3)], "T", batch=[2]),
+        _branch(["a"], [_node()], "R", batch=[2]),
+        _branch(["a"], [_node(2)], "T", batch=[-1]),
+        _branch(["a"], [msgspec.msgpack.decode(_branch(["b"], [_node(3)], "T", batch=[3]))], "T", batch=[2]),
+        _branch([1], [_node(2)], "T", batch=[2]),
+        _branch([1], [_node(2)], "l"),
+        _branch(["a"], [_node(2)], "d", batch=[2]),
+        _branch([("a", "b")], [_node(2)], "c"),
+    ],
+)
+def test_impossible_trees(data):
+    with pytest.raises(CodecError):
+        Layout.from_bytes(data)

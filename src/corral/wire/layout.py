@@ -173,9 +173,7 @@ class Layout:
         """Invert `to_bytes`; raise `CodecError` for anything else."""
         try:
             root = _unpack(data)
-            for entry in _entries(root, ()):
-                if isinstance(entry.node, Array):
-                    entry.node.check()
+            _check(root, [])
         except CodecError:
             raise
         except (msgspec.MsgspecError, ValueError, TypeError, RecursionError, OverflowError) as error:
@@ -270,6 +268,24 @@ def _describe_array(array: Any) -> tuple[Array, Any]:
     if isinstance(array, np.generic):
         array = np.asarray(array)
     return Array(array_values.dtype_form(np.dtype(array.dtype)), list(array.shape), library), array
+
+
+def _check(node: Node, batch: list[int]) -> None:
+    """Raise `CodecError` for what no tree is like."""
+    if isinstance(node, Array):
+        node.check()
+        if node.shape[: len(batch)] != batch:
+            raise CodecError("malformed layout: an array that does not fit its TensorDict")
+    elif isinstance(node, Branch):
+        names = node.names()
+        if not trees.is_possible(node.kind, names, node.batch_size):
+            raise CodecError("malformed layout: an impossible container")
+        if node.batch_size is not None:
+            if node.batch_size[: len(batch)] != batch:
+                raise CodecError("malformed layout: a TensorDict that does not fit another")
+            batch = node.batch_size
+        for child in node.children:
+            _check(child, batch)
 
 
 def _entries(node: Node, path: Path) -> Iterator[Entry]:

@@ -15,6 +15,7 @@ __all__ = [
     "assign",
     "can_assign",
     "construct",
+    "is_possible",
     "kind_of",
     "parts",
     "payload",
@@ -107,6 +108,21 @@ def parts(kind: str, tree: Any) -> tuple[list[Any], list[Any], list[int] | None,
         tree = tree._tensordict if not isinstance(tree._tensordict, dict) else tree  # that of a tensorclass
     items = list(tree.items())
     return [key for key, _ in items], [value for _, value in items], list(map(int, tree.batch_size)), ""
+
+
+def is_possible(kind: str, keys: list[Any], batch_size: Sequence[int] | None) -> bool:
+    """Whether a container of this kind can have these keys and this batch size."""
+    if kind in ("T", "R"):
+        return batch_size is not None and all(size >= 0 for size in batch_size) and _are_names(keys)
+    if batch_size is not None:
+        return False
+    if kind in ("l", "t"):
+        return keys == list(range(len(keys)))
+    return kind == "d" or (kind in ("n", "c") and _are_names(keys))
+
+
+def _are_names(keys: list[Any]) -> bool:
+    return all(type(key) is str for key in keys)
 
 
 def construct(
