@@ -26,11 +26,12 @@ BUILDERS := 'scikit-build-core>=0.11' 'nanobind>=2.9' cmake ninja
 .PHONY: demo test bench check sanitize tools clean stubs
 
 tools:
-	@test -n "$(PYTHON)" || { echo "corral needs Python 3.11 or newer; none was found (set PYTHON=/path/to/python3)"; exit 1; }
+	@test -n "$(PYTHON)" && "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+		{ echo "corral needs Python 3.11 or newer; none was found (set PYTHON=/path/to/python3)"; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "corral needs Python's venv module (Debian: apt install python3-venv)"; exit 1; }
 	@test -f "$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" || \
 		{ echo "corral needs Python's headers (Debian: apt install python3-dev)"; exit 1; }
-	@echo 'int main() { auto f = []<typename T>(T x) { return x; }; return f(0); }' | \
+	@printf '#include <concepts>\n#include <span>\nconsteval int f(std::integral auto x) { return x; }\nint main() { return f(0); }' | \
 		$(CXX) -std=c++20 -x c++ -fsyntax-only - 2>/dev/null || { echo "corral needs a C++20 compiler (Debian: apt install g++)"; exit 1; }
 
 # $(1): environment, $(2): extras

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import difflib
+import re
 import sys
 from pathlib import Path
 
-from nanobind.stubgen import StubGen
+from nanobind.stubgen import ReplacePattern, StubGen
 
 import corral._core
 
 PATH = Path(__file__).parent.parent / "src" / "corral" / "_core.pyi"
 
+# Python shows __buffer__ from 3.12 on, type checkers want it always, and the stub is to be the same on all versions.
+PATTERNS = [
+    ReplacePattern(re.compile(r"SharedMemory\.__buffer__$"), [], 0),
+    ReplacePattern(
+        re.compile(r"SharedMemory\.__suffix__$"), ["def __buffer__(self, flags: int, /) -> memoryview: ...", ""], 0
+    ),
+]
+
 
 def main() -> int:
-    generator = StubGen(corral._core)
+    generator = StubGen(corral._core, patterns=PATTERNS)
     generator.put(corral._core)
     text = generator.get()
     if "--write" in sys.argv[1:]:

@@ -227,9 +227,8 @@ NB_MODULE(_core, m) {
         .def("abort", &GroupHandle::abort)
         .def_prop_ro("next_sequence", &GroupHandle::next_sequence);
 
-    auto shared_memory =
-        nb::class_<SharedMemory>(m, "SharedMemory", nb::type_slots(shared_slots), "Memory that other ranks can map.");
-    shared_memory
+    // Its slot alone makes it a buffer. From Python 3.12 on a method __buffer__ would take the slot's place.
+    nb::class_<SharedMemory>(m, "SharedMemory", nb::type_slots(shared_slots), "Memory that other ranks can map.")
         .def(
             "__init__",
             [](SharedMemory* self, size_t bytes) {
@@ -250,12 +249,6 @@ NB_MODULE(_core, m) {
             "place", [](const SharedMemory& s) { return nb::make_tuple(s.place.owner, s.place.fd, s.place.inode); },
             nb::for_getter(nb::sig("def place(self) -> tuple[int, int, int]")))
         .def("__len__", [](const SharedMemory& s) { return s.bytes; });
-    // From 3.12 on Python makes this method of the slot; there, one that is defined takes the slot's place and calls
-    // itself.
-    if (Py_Version < 0x030C0000)
-        shared_memory.def(
-            "__buffer__", [](nb::handle self, int) { return nb::steal(PyMemoryView_FromObject(self.ptr())); },
-            nb::sig("def __buffer__(self, flags: int, /) -> memoryview"), "flags"_a);
 
     m.def(
         "find_shared",
