@@ -15,6 +15,8 @@ constexpr uint64_t direct_bytes = 96 * 1024;
 // From this on, both ends copy.
 constexpr uint64_t shared_copy_bytes = 512 * 1024;
 constexpr uint64_t max_runs = 1 << 20;
+// A killed process loses its memory a moment before the kernel says that it has ended.
+constexpr int dying_ms = 100;
 
 struct Description {
     Fingerprint prefix;
@@ -107,6 +109,8 @@ void Engine::begin_pull(uint32_t peer, const std::shared_ptr<Receive>& receive, 
     Description d;
     std::vector<RemoteRun> runs;
     if (!read_description(p.process.pid(), p.direct, payload, bytes, d, runs)) {
+        if (p.process.ends_within(dying_ms))  // its list of runs could not be read any more
+            return finish(*receive, {Reason::peer_lost, static_cast<int32_t>(peer)});
         answer_finish(peer, m.request, EPROTO);
         return finish(*receive, {Reason::corrupt, static_cast<int32_t>(peer)});
     }
@@ -257,7 +261,7 @@ bool Engine::copy_chunks(Lock& lock) {
     return any;
 }
 
-bool Engine::settle_transfers() {
+bool Engine::settle_transfers(Lock& lock) {
     bool any = false;
     for (auto& t : std::vector(transfers_)) {
         if (!t->reads) {
@@ -268,10 +272,19 @@ bool Engine::settle_transfers() {
         // acquire: pairs with the release of the end that copied the last chunk.
         if (!done && t->slot->completed.load(std::memory_order_acquire) < t->chunks) continue;
         if (t->in_flight != 0) continue;
-        std::erase(transfers_, t);
         any = true;
-        if (done) continue;
         uint64_t error = t->slot->failed.load(std::memory_order_acquire);
+        // Memory that cannot be copied because its process is going is a lost rank, not a failed copy.
+        if (!done && error != 0 && peers_[t->peer].process.ends_within(dying_ms)) {
+            while (drain(lock, t->peer)) {
+            }
+            lose(t->peer);
+            // Also where the rank was known as lost before: a message that it had offered may be taken later.
+            finish(*t->operation, {Reason::peer_lost, static_cast<int32_t>(t->peer)});
+            done = true;
+        }
+        std::erase(transfers_, t);
+        if (done) continue;
         auto receive = std::static_pointer_cast<Receive>(t->operation);
         receive->transfer.reset();
         answer_finish(t->peer, receive->request, static_cast<int>(error));

@@ -178,7 +178,7 @@ bool Engine::progress(Lock& lock) {
     if (!collectives_.empty()) any |= step_collectives();
     if (!transfers_.empty()) {
         any |= copy_chunks(lock);
-        any |= settle_transfers();
+        any |= settle_transfers(lock);
         if (!collectives_.empty()) any |= step_collectives();
     }
     if (completed_) {

@@ -164,7 +164,7 @@ class Engine {
     void answer_finish(uint32_t peer, uint64_t request, int error);
     bool push_pieces(uint32_t peer);
     bool copy_chunks(Lock& lock);
-    bool settle_transfers();
+    bool settle_transfers(Lock& lock);
     bool revoke(const std::shared_ptr<Transfer>& transfer);
     int32_t allocate_slot();
 

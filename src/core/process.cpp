@@ -70,10 +70,12 @@ Process::~Process() {
     if (fd_ >= 0) ::close(fd_);
 }
 
-bool Process::alive() const {
-    if (fd_ < 0) return false;
+bool Process::alive() const { return !ends_within(0); }
+
+bool Process::ends_within(int milliseconds) const {
+    if (fd_ < 0) return true;
     pollfd p{fd_, POLLIN, 0};
-    return poll(&p, 1, 0) == 0;
+    return poll(&p, 1, milliseconds) > 0;
 }
 
 std::optional<int> Process::exit_status() const {

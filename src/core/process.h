@@ -24,6 +24,8 @@ class Process {
     pid_t pid() const { return pid_; }
     int fd() const { return fd_; }
     bool alive() const;
+    // Wait for its end, so long at most; whether it has ended.
+    bool ends_within(int milliseconds) const;
     // The status that wait() would give, where the kernel tells it to processes that are not the parent.
     std::optional<int> exit_status() const;
 

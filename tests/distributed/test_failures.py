@@ -11,6 +11,7 @@ import pytest
 from ranks import run
 
 import corral.distributed as dist
+from corral import TensorDict
 
 KILLED = {2: -signal.SIGKILL}
 
@@ -99,3 +100,50 @@ def _times_out(rank, size):
 
 def test_a_timeout_says_who_is_missing():
     run(_times_out, 2, group_timeout=0.3)
+
+
+def _killed_while_copied(rank, size, operation):
+    big = np.zeros(1 << 21)
+    into = [np.zeros_like(big) for _ in range(size)] if rank == 0 else None
+    tree = TensorDict(a=np.zeros((size - 1, big.size)), batch_size=[size - 1]) if rank == 0 else TensorDict(a=big)
+    calls = {
+        "gather": lambda: dist.gather(big, into),
+        "gather_and_stack": lambda: tree.gather_and_stack(0),
+        "recv": lambda: dist.recv(big, 1) if rank == 0 else dist.send(big, 0),
+    }
+    if rank == 1:
+        # Ends at whatever point of the copying the timer hits.
+        signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+    elif operation == "recv" and rank == 2:
+        return None
+    try:
+        while True:
+            calls[operation]()
+    except dist.PeerLostError as error:
+        return error.ranks, str(error)
+
+
+@pytest.mark.parametrize("operation", ["gather", "gather_and_stack", "recv"])
+def test_a_rank_killed_while_its_memory_is_copied_is_lost(operation):
+    results = run(_killed_while_copied, 3, operation, exits={1: -signal.SIGKILL})
+    ranks, text = results[0]
+    assert ranks == (1,)
+    assert "SIGKILL" in text
+
+
+def _offered_by_a_rank_lost_since(rank, size):
+    big = np.zeros(1 << 21)
+    if rank == 1:
+        dist.isend(big, 0, tag=1)
+        dist.send(np.zeros(1), 0, tag=2)
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.recv(np.zeros(1), 1, tag=2)  # so the offer is here, not taken
+    with pytest.raises(dist.PeerLostError):
+        dist.recv(np.zeros(1), 1, tag=3)  # the rank is known as lost now
+    with pytest.raises(dist.PeerLostError):
+        dist.recv(big, 1, tag=1)
+
+
+def test_a_message_offered_by_a_rank_that_is_lost_since():
+    run(_offered_by_a_rank_lost_since, 2, exits={1: -signal.SIGKILL})
