@@ -353,12 +353,15 @@ def test_insisting_ends_ranks_that_do_not_listen(script):
 
 def test_a_signal_that_is_ignored_stays_so(script):
     path = script("print(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN)\nsignal.pause()\n")
-    quiet = {"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)}
-    with running("-n", "1", path, **quiet) as process:
-        assert process.stdout.readline() == "[0] True\n"
-        process.send_signal(signal.SIGHUP)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=15) == 128 + signal.SIGTERM
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what is started now inherits it
+    try:
+        with running("-n", "1", path) as process:
+            assert process.stdout.readline() == "[0] True\n"
+            process.send_signal(signal.SIGHUP)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=15) == 128 + signal.SIGTERM
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("prefix", [[], ["--no-prefix"]])
