@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "engine.h"
-#include "futex.h"
 
 namespace corral {
 namespace {
@@ -52,6 +51,21 @@ bool read_description(pid_t pid, bool direct, const std::byte* payload, size_t b
     return read_process(pid, d.list, runs.data(), d.runs * sizeof(RemoteRun)) == 0;
 }
 
+std::shared_ptr<Transfer> make_transfer(std::shared_ptr<Operation> operation, const Spans& local, RemoteSpans remote,
+                                        TransferSlot& slot, uint32_t peer, uint64_t chunk, bool reads) {
+    auto t = std::make_shared<Transfer>();
+    t->operation = std::move(operation);
+    t->local = &local;
+    t->remote = std::move(remote);
+    t->slot = &slot;
+    t->peer = peer;
+    t->total = local.total();
+    t->chunk = chunk;
+    t->chunks = (t->total + chunk - 1) / chunk;
+    t->reads = reads;
+    return t;
+}
+
 bool all_shared(const std::vector<RemoteRun>& runs) {
     return std::all_of(runs.begin(), runs.end(), [](auto& r) { return r.fd >= 0; });
 }
@@ -77,19 +91,17 @@ void Engine::offer(const std::shared_ptr<Send>& send) {
     m.request = next_request_++;
     Description d{send->prefix, 0, 0, 0, -1, 0};
     auto runs = describe_runs(send->spans);
-    bool shared = all_shared(runs);
-    if (shared || (p.direct && m.total > direct_bytes)) send->slot = allocate_slot();
+    bool inlined = sizeof d + runs.size() * sizeof(RemoteRun) <= geometry_.piece_bytes();
+    // A list of runs that does not fit into a message is read where it lies.
+    if ((all_shared(runs) && (inlined || p.direct)) || (p.direct && m.total > direct_bytes))
+        send->slot = allocate_slot();
     if (send->slot >= 0) {
         d.slot = send->slot;
         d.chunk = m.total < shared_copy_bytes ? m.total
                                               : std::clamp<uint64_t>(m.total / 16 / 4096 * 4096, 128 << 10, 1 << 20);
         d.runs = runs.size();
-        d.inlined = sizeof d + runs.size() * sizeof(RemoteRun) <= geometry_.piece_bytes();
-        if (!d.inlined && !p.direct) {
-            free_slots_.push_back(send->slot);
-            send->slot = -1;
-            d = {send->prefix, 0, 0, 0, -1, 0};
-        } else if (!d.inlined) {
+        d.inlined = inlined;
+        if (!inlined) {
             send->runs = runs;
             d.list = reinterpret_cast<uint64_t>(send->runs.data());
         }
@@ -116,25 +128,18 @@ void Engine::begin_pull(uint32_t peer, const std::shared_ptr<Receive>& receive, 
     }
     receive->request = m.request;
     if (d.runs == 0) {
-        receive->streaming = true;
         p.incoming[m.request] = receive;
         post(peer, {{Kind::accept, m.context, m.match, m.total, 0, m.request, 0}, {}, nullptr, 0, 0});
         return;
     }
-    auto t = std::make_shared<Transfer>();
+    RemoteSpans remote;
     if (d.slot < 0 || d.slot >= static_cast<int32_t>(transfer_slots) || d.chunk > m.total ||
-        (!p.direct && !all_shared(runs)) || !t->remote.set(p.process.pid(), std::move(runs), m.total)) {
+        (!p.direct && !all_shared(runs)) || !remote.set(p.process.pid(), std::move(runs), m.total)) {
         answer_finish(peer, m.request, EPROTO);
         return finish(*receive, {Reason::corrupt, static_cast<int32_t>(peer)});
     }
-    t->operation = receive;
-    t->local = &receive->spans;
-    t->slot = &p.header->transfers[d.slot];
-    t->peer = peer;
-    t->total = m.total;
-    t->chunk = d.chunk;
-    t->chunks = (m.total + d.chunk - 1) / d.chunk;
-    t->reads = true;
+    auto t =
+        make_transfer(receive, receive->spans, std::move(remote), p.header->transfers[d.slot], peer, d.chunk, true);
     receive->transfer = t;
     transfers_.push_back(t);
     if (t->chunks > 1 && p.direct) {
@@ -161,19 +166,13 @@ void Engine::accepted(uint32_t peer, const Message& m, const std::byte* payload,
     Description d;
     std::vector<RemoteRun> runs;
     uint64_t total = send->spans.total();
-    auto t = std::make_shared<Transfer>();
+    RemoteSpans remote;
     if (send->done.load(std::memory_order_relaxed) || send->slot < 0 ||
         !read_description(p.process.pid(), p.direct, payload, bytes, d, runs) || d.chunk == 0 || d.chunk > total ||
-        !t->remote.set(p.process.pid(), std::move(runs), total))
+        !remote.set(p.process.pid(), std::move(runs), total))
         return;  // the receiver copies all of it then
-    t->operation = send;
-    t->local = &send->spans;
-    t->slot = &header_->transfers[send->slot];
-    t->peer = peer;
-    t->total = total;
-    t->chunk = d.chunk;
-    t->chunks = (total + d.chunk - 1) / d.chunk;
-    transfers_.push_back(t);
+    transfers_.push_back(
+        make_transfer(send, send->spans, std::move(remote), header_->transfers[send->slot], peer, d.chunk, false));
 }
 
 bool Engine::push_pieces(uint32_t peer) {
@@ -276,9 +275,7 @@ bool Engine::settle_transfers(Lock& lock) {
         uint64_t error = t->slot->failed.load(std::memory_order_acquire);
         // Memory that cannot be copied because its process is going is a lost rank, not a failed copy.
         if (!done && error != 0 && peers_[t->peer].process.ends_within(dying_ms)) {
-            while (drain(lock, t->peer)) {
-            }
-            lose(t->peer);
+            lose_drained(lock, t->peer);
             // Also where the rank was known as lost before: a message that it had offered may be taken later.
             finish(*t->operation, {Reason::peer_lost, static_cast<int32_t>(t->peer)});
             done = true;

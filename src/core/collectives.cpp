@@ -126,7 +126,6 @@ void Gather::decide(Engine& engine) {
         const Receive* in = mine ? nullptr : receives[i++].get();
         uint64_t total = mine ? own.total() : in->arrival.message.total;
         const Fingerprint& print = mine ? fingerprint : in->arrival.prefix;
-        arrived.push_back(print);
         if (code == Code::gather_bytes || verdict.status != 0) continue;
         size_t place = rows ? i - 1 : r;
         uint32_t status = 0;

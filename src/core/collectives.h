@@ -36,7 +36,6 @@ class Collective : public Operation, public std::enable_shared_from_this<Collect
     uint64_t sequence = 0;
     uint64_t signature = 0;  // equal on all ranks that call the same
     uint64_t bytes = 0, type = 0;
-    uint32_t leaves = 0;
     uint64_t log_index = 0;  // its entry in the rank's log
     std::vector<std::shared_ptr<Send>> sends;
     std::vector<std::shared_ptr<Receive>> receives;
@@ -82,7 +81,6 @@ class Gather final : public Collective {
     std::vector<Fingerprint> expected;         // on the root, for each member
     std::vector<std::vector<std::byte>> made;  // on the root of a gather of unknown sizes
     Verdict verdict;
-    std::vector<Fingerprint> arrived;  // on the root, what the members sent
 
   private:
     bool decided_ = false;

@@ -129,7 +129,7 @@ void Engine::connect(const std::vector<std::string>& addresses) {
 }
 
 void Engine::ring_bell(SegmentHeader& h) {
-    // seq_cst fence: pairs with the one in sleep_and_check. Either the sleeper's count is seen here, or the
+    // seq_cst fence: pairs with the one in doze. Either the sleeper's count is seen here, or the
     // sleeper, looking once more after it announced itself, sees what was written before this call.
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if (h.sleepers.load(std::memory_order_relaxed) == 0) return;
@@ -225,9 +225,7 @@ Failure Engine::wait(const std::shared_ptr<Operation>& op, int64_t timeout_ns,
         bool any = progress(lock);
         // relaxed: written under the lock, which is held.
         if (op->done.load(std::memory_order_relaxed)) return op->failure;
-        if (start == 0 || any) {
-            if (start == 0) start = now_ns();
-        }
+        if (start == 0) start = now_ns();
         if (any) {
             n = 0;
             if (timeout_ns >= 0 && now_ns() - start > timeout_ns) return give_up(Reason::timeout);
@@ -238,10 +236,9 @@ Failure Engine::wait(const std::shared_ptr<Operation>& op, int64_t timeout_ns,
             if (waited > timeout_ns && timeout_ns >= 0) return give_up(Reason::timeout);
             if (waited > spin_ns) {
                 int64_t left = timeout_ns < 0 ? last_slice_ns : std::max<int64_t>(timeout_ns - waited, 1000);
-                Failure f = sleep_and_check(lock, op, std::min(slice, left));
+                sleep_and_check(lock, *op, std::min(slice, left));
                 slice = std::min(slice * 2, last_slice_ns);
                 if (op->done.load(std::memory_order_relaxed)) return op->failure;
-                if (f) return give_up(f.reason);
                 lock.unlock();
                 bool stop = interrupted && interrupted();
                 lock.lock();
@@ -260,37 +257,39 @@ Failure Engine::wait(const std::shared_ptr<Operation>& op, int64_t timeout_ns,
     }
 }
 
-Failure Engine::sleep_and_check(Lock& lock, const std::shared_ptr<Operation>& op, int64_t slice) {
-    Activity& a = header_->activity;
-    if (a.operation.load(std::memory_order_relaxed) == 0) {
-        // A sequence lock: odd while it changes. The fences order the fields between the two increments.
-        a.version.fetch_add(1, std::memory_order_acquire);
-        a.context.store(op->context, std::memory_order_relaxed);
-        a.match.store(op->match, std::memory_order_relaxed);
-        a.peer.store(op->peer, std::memory_order_relaxed);
-        a.since_ns.store(now_ns(), std::memory_order_relaxed);
-        a.operation.store(static_cast<uint32_t>(op->code), std::memory_order_relaxed);
-        a.version.fetch_add(1, std::memory_order_release);
-    }
+// Sleep until a peer rings, for `slice` nanoseconds at most, unless there is something to do already; returns whether
+// there was.
+bool Engine::doze(Lock& lock, int64_t slice) {
     header_->sleepers.fetch_add(1, std::memory_order_seq_cst);
     // seq_cst fence: see ring_bell. acquire: a bell rung from here on ends the sleep at once.
     std::atomic_thread_fence(std::memory_order_seq_cst);
     uint32_t seen = header_->bell.load(std::memory_order_acquire);
-    if (!progress(lock) && !op->done.load(std::memory_order_relaxed) && transfers_.empty()) {
+    bool any = progress(lock);
+    if (!any) {
         lock.unlock();
         futex_wait(header_->bell, seen, slice);
         lock.lock();
-    } else if (!transfers_.empty()) {
-        // The other end copies the last chunks; it rings when they are there.
-        lock.unlock();
-        futex_wait(header_->bell, seen, std::min<int64_t>(slice, first_slice_ns));
-        lock.lock();
     }
     header_->sleepers.fetch_sub(1, std::memory_order_seq_cst);
+    return any;
+}
+
+void Engine::sleep_and_check(Lock& lock, const Operation& op, int64_t slice) {
+    Activity& a = header_->activity;
+    if (a.operation.load(std::memory_order_relaxed) == 0) {
+        // A sequence lock: odd while it changes. The fences order the fields between the two increments.
+        a.version.fetch_add(1, std::memory_order_acquire);
+        a.context.store(op.context, std::memory_order_relaxed);
+        a.match.store(op.match, std::memory_order_relaxed);
+        a.peer.store(op.peer, std::memory_order_relaxed);
+        a.since_ns.store(now_ns(), std::memory_order_relaxed);
+        a.operation.store(static_cast<uint32_t>(op.code), std::memory_order_relaxed);
+        a.version.fetch_add(1, std::memory_order_release);
+    }
+    // While the other end copies the last chunks it is worth looking often; it rings when they are there.
+    doze(lock, transfers_.empty() ? slice : std::min(slice, first_slice_ns));
     progress(lock);
-    if (op->done.load(std::memory_order_relaxed)) return {};
-    check_health(lock);
-    return {};
+    if (!op.done.load(std::memory_order_relaxed)) check_health(lock);
 }
 
 void Engine::check_health(Lock& lock) {
@@ -307,11 +306,7 @@ void Engine::check_health(Lock& lock) {
         bool left = p.header->state.load(std::memory_order_acquire) == static_cast<uint32_t>(RankState::left);
         if (dead || left) gone.push_back(r);
     }
-    for (uint32_t r : gone) {
-        while (drain(lock, r)) {
-        }
-        lose(r);
-    }
+    for (uint32_t r : gone) lose_drained(lock, r);
     for (auto& c : std::vector(collectives_)) check_calls(*c);
     step_collectives();
     if (completed_) {
@@ -320,11 +315,22 @@ void Engine::check_health(Lock& lock) {
     }
 }
 
+Failure Engine::loss_of(uint32_t peer) const {
+    return {peers_[peer].corrupt ? Reason::corrupt : Reason::peer_lost, static_cast<int32_t>(peer)};
+}
+
+// What a rank sent before it went still counts.
+void Engine::lose_drained(Lock& lock, uint32_t peer) {
+    while (drain(lock, peer)) {
+    }
+    lose(peer);
+}
+
 void Engine::lose(uint32_t peer) {
     Peer& p = peers_[peer];
     if (p.lost && !p.corrupt) return;
     p.lost = true;
-    Failure why{p.corrupt ? Reason::corrupt : Reason::peer_lost, static_cast<int32_t>(peer)};
+    Failure why = loss_of(peer);
     p.queue.clear();
     for (auto& [request, send] : std::map(offered_.begin(), offered_.end()))
         if (send->peer == static_cast<int32_t>(peer)) {
@@ -397,16 +403,7 @@ bool Engine::flush(int64_t timeout_ns, const std::function<bool()>& interrupted)
     while (!settled()) {
         if (progress(lock)) continue;
         if (now_ns() - start > timeout_ns) return false;
-        header_->sleepers.fetch_add(1, std::memory_order_seq_cst);
-        std::atomic_thread_fence(std::memory_order_seq_cst);  // see ring_bell
-        uint32_t seen = header_->bell.load(std::memory_order_acquire);
-        if (!progress(lock)) {
-            lock.unlock();
-            futex_wait(header_->bell, seen, slice);
-            lock.lock();
-            slice = std::min<int64_t>(slice * 2, last_slice_ns);
-        }
-        header_->sleepers.fetch_sub(1, std::memory_order_seq_cst);
+        if (!doze(lock, slice)) slice = std::min(slice * 2, last_slice_ns);
         check_health(lock);
         lock.unlock();
         bool stop = interrupted && interrupted();
@@ -452,20 +449,12 @@ void Engine::run_background() {
             wake_thread_.wait_for(lock, std::chrono::nanoseconds(last_slice_ns));
             continue;
         }
-        header_->sleepers.fetch_add(1, std::memory_order_seq_cst);
-        std::atomic_thread_fence(std::memory_order_seq_cst);  // see ring_bell
-        uint32_t seen = header_->bell.load(std::memory_order_acquire);
-        bool any = progress(lock);
-        if (!any) {
-            lock.unlock();
-            futex_wait(header_->bell, seen, slice);
-            lock.lock();
+        if (doze(lock, slice)) {
+            slice = 200'000;
+        } else {
             slice = std::min(slice * 2, last_slice_ns);
             if (slice >= 1'000'000) check_health(lock);
-        } else {
-            slice = 200'000;
         }
-        header_->sleepers.fetch_sub(1, std::memory_order_seq_cst);
     }
 }
 

@@ -34,7 +34,7 @@ struct Call {
     Code code;
     int32_t root;
     uint64_t signature, bytes, type;
-    uint32_t leaves, state;
+    uint32_t state;
 };
 
 // What a rank is blocked in.
@@ -69,8 +69,6 @@ class Engine {
     void start(const std::shared_ptr<Collective>& collective);
     // A send of few bytes that needs no operation: false if it must be started the long way.
     bool try_send(uint32_t peer, uint64_t context, uint64_t tag, uint64_t signature, const Spans& spans);
-    // A receive whose message is here already: false if it must be started the long way.
-    bool try_receive(Receive& receive);
     // Leave it to the engine's own thread to go on while nobody waits.
     void background(const std::shared_ptr<Operation>& operation);
 
@@ -115,7 +113,6 @@ class Engine {
         RingWriter out;
         RingReader in;
         Process process;
-        uint64_t probe = 0;
         bool direct = false, lost = false, corrupt = false;
         std::deque<Outgoing> queue;
         std::deque<std::shared_ptr<Send>> streaming;
@@ -131,11 +128,14 @@ class Engine {
     void finish(Operation& operation, Failure failure = {});
     void check_health(Lock& lock);
     void lose(uint32_t peer);
+    void lose_drained(Lock& lock, uint32_t peer);
+    Failure loss_of(uint32_t peer) const;
     void run_background();
     bool settled() const;
     // Give up. True: its memory is not touched any more. False: a peer is in the middle of a copy; ask again.
     bool cancel(const std::shared_ptr<Operation>& operation, Failure why);
-    Failure sleep_and_check(Lock& lock, const std::shared_ptr<Operation>& operation, int64_t slice);
+    bool doze(Lock& lock, int64_t slice);
+    void sleep_and_check(Lock& lock, const Operation& operation, int64_t slice);
 
     // matching.cpp: messages to operations
     void dispatch(uint32_t peer, const Message& m, const std::byte* payload, uint32_t bytes);

@@ -5,6 +5,13 @@
 #include "engine.h"
 
 namespace corral {
+namespace {
+
+bool is_part_of(const Message& m, const Collective& c) {
+    return m.context == c.context && is_collective(m.match) && sequence_of(m.match) == c.sequence;
+}
+
+}  // namespace
 
 Group* Engine::add_group(uint64_t context, std::vector<uint32_t> members) {
     Lock lock(mutex_);
@@ -45,19 +52,15 @@ void Engine::start(const std::shared_ptr<Collective>& c) {
         return finish(*c, why);
     }
     if (!g.aborted.empty()) g.aborted.erase(g.aborted.begin(), g.aborted.lower_bound(c->sequence));
-    for (uint32_t member : g.members)
-        if (member != rank_ && peers_[member].lost && never_called(member, *c)) {
-            collectives_.push_back(c);
-            g.active[c->sequence] = c;
-            return fail_collective(c, {Reason::peer_lost, static_cast<int32_t>(member)}, true);
-        }
     g.active[c->sequence] = c;
     collectives_.push_back(c);
+    for (uint32_t member : g.members)
+        if (member != rank_ && peers_[member].lost && never_called(member, *c))
+            return fail_collective(c, {Reason::peer_lost, static_cast<int32_t>(member)}, true);
     // Messages that came before the call: one of another call with this number is a mismatch.
     for (uint32_t member : g.members)
         for (auto& a : peers_[member].unexpected)
-            if (a.message.context == c->context && is_collective(a.message.match) &&
-                sequence_of(a.message.match) == c->sequence && a.message.signature != c->signature)
+            if (is_part_of(a.message, *c) && a.message.signature != c->signature)
                 return fail_collective(c, {Reason::mismatch, static_cast<int32_t>(member)}, true);
     c->begin(*this);
     step_collectives();
@@ -109,8 +112,7 @@ void Engine::fail_collective(std::shared_ptr<Collective> c, Failure failure, boo
     for (uint32_t member : c->group.members) {
         auto& queue = peers_[member].unexpected;
         for (auto at = queue.begin(); at != queue.end();) {
-            if (at->message.context == c->context && is_collective(at->message.match) &&
-                sequence_of(at->message.match) == c->sequence) {
+            if (is_part_of(at->message, *c)) {
                 if (at->message.kind == Kind::offer) answer_finish(member, at->message.request, ECANCELED);
                 at = queue.erase(at);
             } else {
@@ -172,7 +174,6 @@ void Engine::log_call(Collective& c, uint32_t state) {
     r.type.store(c.type, std::memory_order_relaxed);
     r.operation.store(static_cast<uint32_t>(c.code), std::memory_order_relaxed);
     r.root.store(c.root, std::memory_order_relaxed);
-    r.leaves.store(c.leaves, std::memory_order_relaxed);
     r.state.store(state, std::memory_order_relaxed);
     r.version.fetch_add(1, std::memory_order_release);
 }
@@ -189,7 +190,6 @@ bool read_call(const CallRecord& r, uint64_t& context, uint64_t& sequence, Call&
         out.type = r.type.load(std::memory_order_relaxed);
         out.code = static_cast<Code>(r.operation.load(std::memory_order_relaxed));
         out.root = r.root.load(std::memory_order_relaxed);
-        out.leaves = r.leaves.load(std::memory_order_relaxed);
         out.state = r.state.load(std::memory_order_relaxed);
         std::atomic_thread_fence(std::memory_order_acquire);  // the fields are read before the version below
         if (before % 2 == 0 && r.version.load(std::memory_order_relaxed) == before) return out.state != 0;

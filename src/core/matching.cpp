@@ -60,7 +60,7 @@ void Engine::start(const std::shared_ptr<Send>& send) {
     Lock lock(mutex_, std::defer_lock);
     if (!is_collective(send->match)) lock.lock();  // a collective starts its messages with the lock held
     Peer& p = peers_[send->peer];
-    if (p.lost) return finish(*send, {p.corrupt ? Reason::corrupt : Reason::peer_lost, send->peer});
+    if (p.lost) return finish(*send, loss_of(static_cast<uint32_t>(send->peer)));
     Message& m = send->message;
     m.context = send->context;
     m.match = send->match;
@@ -120,29 +120,9 @@ void Engine::start(const std::shared_ptr<Receive>& receive) {
         return;
     }
     if (receive->peer >= 0 && peers_[receive->peer].lost)
-        return finish(*receive, {peers_[receive->peer].corrupt ? Reason::corrupt : Reason::peer_lost, receive->peer});
+        return finish(*receive, loss_of(static_cast<uint32_t>(receive->peer)));
     receive->posted = true;
     (receive->peer < 0 ? any_posted_ : peers_[receive->peer].posted).push_back(receive);
-}
-
-bool Engine::try_receive(Receive& receive) {
-    Lock lock(mutex_);
-    auto& p = peers_[receive.peer];
-    // Messages of others that asked earlier would have to be passed by: leave those to the long way.
-    if (!p.posted.empty() || !any_posted_.empty() || !p.unexpected.empty()) return false;
-    Message m;
-    const std::byte* payload;
-    uint32_t bytes;
-    if (p.in.peek(m, payload, bytes) != 1 || m.kind != Kind::eager || m.context != receive.context ||
-        m.match != receive.match || m.count != 0 || m.total != bytes)
-        return false;
-    receive.failure = check(receive, m);
-    if (receive.failure)
-        receive.failure.rank = receive.peer;
-    else if (bytes)
-        receive.spans.write(0, payload, bytes);
-    if (p.in.pop()) ring_bell(*p.header);
-    return true;
 }
 
 void Engine::unpost(Receive& receive) {

@@ -80,7 +80,6 @@ struct Receive : Operation {
     Arrival arrival;
     uint64_t order = 0;  // when it was posted
     bool posted = false;
-    bool streaming = false;
     uint64_t request = 0;  // the sender's name for the message that is coming in
     uint64_t received = 0;
     std::shared_ptr<Transfer> transfer;

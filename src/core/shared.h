@@ -53,7 +53,6 @@ struct alignas(line) CallRecord {
     std::atomic<uint64_t> type;
     std::atomic<uint32_t> operation;
     std::atomic<int32_t> root;
-    std::atomic<uint32_t> leaves;
     std::atomic<uint32_t> state;  // 1 running, 2 done, 3 failed
 };
 constexpr uint32_t call_records = 128;

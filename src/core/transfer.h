@@ -35,7 +35,6 @@ class RemoteSpans {
 
     // Copy bytes [offset, offset + bytes) of the stream between `local` and the peer. Returns 0 or an errno.
     int copy(const Spans& local, uint64_t offset, uint64_t bytes, bool from_peer);
-    size_t count() const { return runs_.size(); }
 
   private:
     struct Run {

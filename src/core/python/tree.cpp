@@ -95,14 +95,6 @@ void register_container(nb::type_object type, nb::str attribute) {
     containers.push_back({reinterpret_cast<PyTypeObject*>(type.release().ptr()), attribute.release().ptr()});
 }
 
-void release_containers() {
-    for (auto& c : containers) {
-        Py_DECREF(reinterpret_cast<PyObject*>(c.type));
-        Py_DECREF(c.attribute);
-    }
-    containers.clear();
-}
-
 bool flatten(PyObject* tree, Payload& payload, Fingerprint& fingerprint) {
     Printer print;
     auto leaf = [&](PyObject* object) {

@@ -11,7 +11,6 @@ namespace corral {
 
 // Teach the core to walk containers of exactly this type: `attribute` holds a dict of their entries.
 void register_container(nanobind::type_object type, nanobind::str attribute);
-void release_containers();
 
 struct Rows {
     Fingerprint fingerprint;  // of one row: the leading dimension is left out
