@@ -16,23 +16,7 @@ import pytest
 import corral
 import corral.distributed as dist
 from corral.launcher import LaunchError
-
-
-def wait_until_gone(pids, seconds=10.0):
-    """Fail unless these processes, children of others, end."""
-    deadline = time.monotonic() + seconds
-    while left := [pid for pid in pids if is_running(pid)]:
-        assert time.monotonic() < deadline, f"still running: {left}"
-        os.sched_yield()
-
-
-def is_running(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
+from tests.launch.ending import wait_until_gone
 
 # --- ranks that end well ---------------------------------------------------------------------------
 

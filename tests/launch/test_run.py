@@ -12,25 +12,11 @@ import time
 
 import pytest
 
+from tests.launch.ending import wait_until_gone
+
 CORRAL = [sys.executable, "-m", "corral"]
 RUN = [*CORRAL, "run"]
 PIPES = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-
-
-def wait_until_gone(pids, seconds=10.0):
-    """Fail unless these processes end."""
-    deadline = time.monotonic() + seconds
-    while left := [pid for pid in pids if is_running(pid)]:
-        assert time.monotonic() < deadline, f"still running: {left}"
-        os.sched_yield()
-
-
-def is_running(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 @pytest.fixture

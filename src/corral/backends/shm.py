@@ -13,6 +13,7 @@ from typing import Any
 from corral import _core
 from corral.backends.base import Backend, Buffer, Operation, Request
 from corral.backends.shm_errors import Job, connect_error, error_of, verdict_error
+from corral.distributed.errors import DistBackendError
 
 __all__ = ["ShmBackend", "ShmRequest"]
 
@@ -37,7 +38,7 @@ class ShmRequest:
     def wait(self, timeout: float | None = None) -> None:
         failure = self._request.wait(self._backend.timeout if timeout is None else timeout)
         if failure is not None:
-            raise error_of(failure, self._backend, self._backend.timeout if timeout is None else timeout)
+            raise self._backend._error(failure, timeout)
         verdict = self._request.verdict()
         if verdict is not None:
             raise verdict_error(verdict, self._backend)
@@ -48,7 +49,7 @@ class ShmRequest:
     def exception(self) -> BaseException | None:
         failure = self._request.failure()
         if failure is not None:
-            return error_of(failure, self._backend, self._backend.timeout)
+            return self._backend._error(failure, None)
         verdict = self._request.verdict() if self._request.done() else None
         return None if verdict is None else verdict_error(verdict, self._backend)
 
@@ -105,13 +106,13 @@ class ShmBackend(Backend):
         members = [self.members[rank] for rank in ranks]
         return ShmBackend(self.job, name, members, self.timeout if timeout is None else timeout)
 
-    def _raise(self, failure: Any, timeout: float | None) -> None:
-        raise error_of(failure, self, self.timeout if timeout is None else timeout)
+    def _error(self, failure: Any, timeout: float | None) -> DistBackendError:
+        return error_of(failure, self, self.timeout if timeout is None else timeout)
 
     def send(self, buffers: Sequence[Buffer], dst: int, tag: int = 0, timeout: float | None = None) -> None:
         failure = self._group.send(buffers, dst, tag, self.timeout if timeout is None else timeout)
         if failure is not None:
-            self._raise(failure, timeout)
+            raise self._error(failure, timeout)
 
     def recv(self, buffers: Sequence[Buffer], src: int | None, tag: int = 0, timeout: float | None = None) -> int:
         source = self._group.recv(
@@ -119,7 +120,7 @@ class ShmBackend(Backend):
         )
         if type(source) is int:
             return source
-        raise error_of(source, self, self.timeout if timeout is None else timeout)
+        raise self._error(source, timeout)
 
     def batch(self, operations: Sequence[Operation]) -> list[Request]:
         start = self._group.start
@@ -133,7 +134,7 @@ class ShmBackend(Backend):
     def barrier(self, timeout: float | None = None) -> None:
         failure = self._group.barrier(self.timeout if timeout is None else timeout)
         if failure is not None:
-            self._raise(failure, timeout)
+            raise self._error(failure, timeout)
 
     def ibarrier(self) -> ShmRequest:
         return self._in_background(self._group.ibarrier())
@@ -154,7 +155,7 @@ class ShmBackend(Backend):
             return
         if type(outcome) is _core.Verdict:
             raise verdict_error(outcome, self)
-        self._raise(outcome, timeout)
+        raise self._error(outcome, timeout)
 
     def igather(self, buffers: Sequence[Buffer], into: Sequence[Sequence[Buffer]] | None, root: int) -> ShmRequest:
         return self._in_background(self._group.igather(buffers, into, root))
@@ -163,19 +164,19 @@ class ShmBackend(Backend):
         outcome = self._group.gather_bytes(payload, root, self.timeout if timeout is None else timeout)
         if outcome is None or type(outcome) is list:
             return outcome
-        raise error_of(outcome, self, self.timeout if timeout is None else timeout)
+        raise self._error(outcome, timeout)
 
     def broadcast_bytes(self, payload: bytes | None, root: int, timeout: float | None = None) -> bytes:
         outcome = self._group.broadcast_bytes(payload, root, self.timeout if timeout is None else timeout)
         if isinstance(outcome, bytes):
             return outcome
-        raise error_of(outcome, self, self.timeout if timeout is None else timeout)
+        raise self._error(outcome, timeout)
 
     def gather_rows(self, tree: Any, root: int, timeout: float | None = None) -> bool:
         outcome = self._group.gather_rows(tree, root, self.timeout if timeout is None else timeout)
         if outcome is True or outcome is False:
             return outcome
-        raise error_of(outcome, self, self.timeout if timeout is None else timeout)
+        raise self._error(outcome, timeout)
 
     def abort(self, reason: str) -> None:
         self._group.abort()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import time
@@ -175,8 +176,6 @@ def error_of(failure: Any, backend: ShmBackend, timeout: float) -> DistBackendEr
     if reason == CORRUPT:
         return DistBackendError(f"{heading}: the shared memory written by rank {rank} makes no sense.")
     if reason == SYSTEM:
-        import os
-
         return DistBackendError(f"{heading}: copying to or from rank {rank} failed: {os.strerror(failure.actual)}.")
     return DistBackendError(f"{heading} failed: the group was closed or interrupted.")
 
