@@ -152,6 +152,29 @@ void Engine::begin_pull(uint32_t peer, const std::shared_ptr<Receive>& receive, 
     }
 }
 
+bool Engine::borrow(const std::shared_ptr<Receive>& receive, RemoteSpans& out) {
+    const Message& m = receive->arrival.message;
+    Peer& p = peers_[receive->peer];
+    Description d;
+    std::vector<RemoteRun> runs;
+    auto& bytes = receive->arrival.bytes;
+    receive->request = m.request;
+    return read_description(p.process.pid(), p.direct, bytes.data(), bytes.size(), d, runs) && d.runs != 0 &&
+           (p.direct || all_shared(runs)) && out.set(p.process.pid(), std::move(runs), m.total);
+}
+
+void Engine::give_back(const std::shared_ptr<Receive>& receive, int error) {
+    auto peer = static_cast<uint32_t>(receive->peer);
+    Failure failure;
+    // Memory that cannot be copied because its process is going is a lost rank, not a failed copy.
+    if (error != 0)
+        failure = peers_[peer].process.ends_within(dying_ms)
+                      ? Failure{Reason::peer_lost, receive->peer}
+                      : Failure{Reason::system, receive->peer, static_cast<uint64_t>(error)};
+    answer_finish(peer, receive->request, error);
+    finish(*receive, failure);
+}
+
 void Engine::accepted(uint32_t peer, const Message& m, const std::byte* payload, uint32_t bytes) {
     auto at = offered_.find(m.request);
     if (at == offered_.end() || at->second->peer != static_cast<int32_t>(peer)) return;  // given up meanwhile

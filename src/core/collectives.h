@@ -1,10 +1,11 @@
-// Collective operations, as state machines over sends and receives of their group.
+// What collective operations have in common, as state machines over sends and receives of their group; and the barrier.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "operations.h"
@@ -21,6 +22,8 @@ struct Group {
     uint64_t sequence = 0;                                   // of the next collective
     std::map<uint64_t, std::shared_ptr<Collective>> active;  // by sequence: several may be under way
     std::map<uint64_t, Failure> aborted;  // collectives that a peer gave up before this rank called them
+    // A call that had completed here when it turned out that the ranks' calls did not fit: the next one says so.
+    std::optional<Failure> late;
 };
 
 class Collective : public Operation, public std::enable_shared_from_this<Collective> {
@@ -29,21 +32,40 @@ class Collective : public Operation, public std::enable_shared_from_this<Collect
     // Called under the engine's lock.
     virtual void begin(Engine& engine) = 0;
     virtual void step(Engine& engine) = 0;
+    // Whether there is something to compute or to copy, of any length. Called under the engine's lock.
+    virtual bool has_work() const { return false; }
+    // Do a part of it. Called without the lock, by one thread at a time.
+    virtual void work() {}
     bool quiet() const override;
+    // Whatever must be the same on all ranks becomes a part of the signature.
+    void identify(uint64_t value);
 
     Group& group;
     int32_t root;
     uint64_t sequence = 0;
-    uint64_t signature = 0;  // equal on all ranks that call the same
-    uint64_t bytes = 0, type = 0;
-    uint64_t log_index = 0;  // its entry in the rank's log
+    uint64_t signature = 0;        // equal on all ranks that call the same
+    uint64_t bytes = 0, type = 0;  // of this rank's part, for the log
+    uint32_t detail = 0;           // for the log: the reduction + 1
+    uint64_t log_index = 0;        // its entry in the rank's log
+    std::atomic<bool> working{false};
     std::vector<std::shared_ptr<Send>> sends;
     std::vector<std::shared_ptr<Receive>> receives;
 
   protected:
-    // Message `step` of this collective to or from a rank of the group; started at once.
+    uint32_t size() const { return static_cast<uint32_t>(group.members.size()); }
+    bool is_root() const { return static_cast<uint32_t>(root) == group.rank; }
+    // Message `step` of this collective to or from a rank of the group; started at once, or prepared for `start`.
     void send(Engine& engine, uint32_t to, uint32_t step, const Spans& spans, const Fingerprint* prefix = nullptr);
-    std::shared_ptr<Receive> receive(Engine& engine, uint32_t from, uint32_t step, const Spans& spans, bool hold);
+    std::shared_ptr<Receive> prepare(uint32_t from, uint32_t step);
+    void start(Engine& engine, const std::shared_ptr<Receive>& receive);
+    std::shared_ptr<Receive> receive(Engine& engine, uint32_t from, uint32_t step, const Spans& spans);
+    std::shared_ptr<Receive> receive_held(Engine& engine, uint32_t from, uint32_t step);
+    void finish(Engine& engine, Failure failure = {});
+    // What becomes of a message that is held.
+    void take(Engine& engine, const std::shared_ptr<Receive>& receive);
+    void refuse(Engine& engine, const std::shared_ptr<Receive>& receive);
+    bool borrow(Engine& engine, const std::shared_ptr<Receive>& receive, RemoteSpans& out);
+    void give_back(Engine& engine, const std::shared_ptr<Receive>& receive, int error);
     // The first failure among the messages, or none.
     Failure problem() const;
     bool all_done() const;
@@ -61,44 +83,12 @@ class Barrier final : public Collective {
     void exchange(Engine& engine);
 };
 
-// What a gather's root tells the others before any byte is written.
-struct Verdict {
-    uint32_t status = 0;  // 0: go on, 1: sizes differ, 2: element types differ, 3: layouts differ
-    int32_t rank = -1;    // the first offender, in the group
-    uint64_t actual = 0, expected = 0;
-};
-
-// Each member's message to the root: into prepared memory, rows of prepared memory, or memory made on arrival.
-class Gather final : public Collective {
+// A call whose arguments this rank has refused: it has its number, and fails.
+class Refused final : public Collective {
   public:
-    Gather(Group& group, Code code, int32_t root);
-    void begin(Engine& engine) override;
-    void step(Engine& engine) override;
-
-    Spans own;                                 // this rank's contribution
-    Fingerprint fingerprint;                   // of it
-    std::vector<Spans> into;                   // on the root: where each member's goes
-    std::vector<Fingerprint> expected;         // on the root, for each member
-    std::vector<std::vector<std::byte>> made;  // on the root of a gather of unknown sizes
-    Verdict verdict;
-
-  private:
-    bool decided_ = false;
-    void decide(Engine& engine);
-};
-
-// The root's bytes to every member, which need not know how many.
-class Broadcast final : public Collective {
-  public:
-    Broadcast(Group& group, int32_t root);
-    void begin(Engine& engine) override;
-    void step(Engine& engine) override;
-
-    Spans own;
-    std::vector<std::byte> made;
-
-  private:
-    bool taken_ = false;
+    Refused(Group& group, Code code) : Collective(group, code, -1) {}
+    void begin(Engine&) override {}
+    void step(Engine&) override {}
 };
 
 }  // namespace corral

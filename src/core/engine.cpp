@@ -1,6 +1,7 @@
 #include "engine.h"
 
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -19,6 +20,16 @@ namespace {
 constexpr int64_t spin_ns = 300'000;           // before a waiting thread sleeps
 constexpr int64_t first_slice_ns = 1'000'000;  // of sleep, before it looks around
 constexpr int64_t last_slice_ns = 20'000'000;
+
+// How often this process is the child of a fork. The handler runs in the child, before anything else does there.
+std::atomic<uint64_t> forks{0};
+
+uint64_t count_forks() {
+    static const int registered =
+        pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
+    (void)registered;
+    return forks.load(std::memory_order_relaxed);  // relaxed: a forked child has one thread
+}
 
 // What one rank tells the others at the start.
 struct Address {
@@ -44,7 +55,11 @@ uint32_t processors() {
 }  // namespace
 
 Engine::Engine(uint32_t rank, uint32_t size, bool direct)
-    : rank_(rank), geometry_(Geometry::of(size)), oversubscribed_(size > processors()), owner_(getpid()) {
+    : rank_(rank),
+      geometry_(Geometry::of(size)),
+      oversubscribed_(size > processors()),
+      owner_(getpid()),
+      forks_(count_forks()) {
     if (size == 0 || size > max_ranks || rank >= size) throw std::runtime_error("rank or world size out of range");
     segment_ = Segment::create(segment_label, geometry_.segment_bytes());
     header_ = new (segment_->data()) SegmentHeader;
@@ -63,18 +78,26 @@ Engine::Engine(uint32_t rank, uint32_t size, bool direct)
 
 Engine::~Engine() {
     leave();
+    if (forked()) {
+        // The thread does not exist in the child, and the lock may be held by one that does not.
+        if (thread_.joinable()) thread_.detach();
+        return;
+    }
     {
         Lock lock(mutex_);
         stop_thread_ = true;
     }
     wake_thread_.notify_all();
-    if (thread_.joinable()) {
-        // After a fork the thread does not exist in the child.
-        if (getpid() == owner_)
-            thread_.join();
-        else
-            thread_.detach();
-    }
+    if (thread_.joinable()) thread_.join();
+}
+
+bool Engine::forked() const { return forks.load(std::memory_order_relaxed) != forks_; }
+
+// A forked child shares its parent's memory map of the job, but is not the rank that the others know.
+void Engine::check_owner() const {
+    if (forked())
+        throw ForkedError("this process was forked from rank " + std::to_string(rank_) + " (process " +
+                          std::to_string(owner_) + ") after its job began");
 }
 
 std::string Engine::address() const {
@@ -181,6 +204,10 @@ bool Engine::progress(Lock& lock) {
         any |= settle_transfers(lock);
         if (!collectives_.empty()) any |= step_collectives();
     }
+    if (!collectives_.empty() && work_on_collectives(lock)) {
+        any = true;
+        step_collectives();
+    }
     if (completed_) {
         completed_ = false;
         // Other threads of this process may sleep until an operation of theirs is done.
@@ -190,6 +217,7 @@ bool Engine::progress(Lock& lock) {
 }
 
 bool Engine::poll(const std::shared_ptr<Operation>& op) {
+    check_owner();
     if (op->done.load(std::memory_order_acquire)) return true;
     Lock lock(mutex_);
     progress(lock);
@@ -199,6 +227,7 @@ bool Engine::poll(const std::shared_ptr<Operation>& op) {
 
 Failure Engine::wait(const std::shared_ptr<Operation>& op, int64_t timeout_ns,
                      const std::function<bool()>& interrupted) {
+    check_owner();
     Lock lock(mutex_);
     ++waiters_;
     struct Leave {
@@ -306,6 +335,11 @@ void Engine::check_health(Lock& lock) {
         bool left = p.header->state.load(std::memory_order_acquire) == static_cast<uint32_t>(RankState::left);
         if (dead || left) gone.push_back(r);
     }
+    // Those that were killed first: that the others left may be a consequence.
+    std::stable_partition(gone.begin(), gone.end(), [&](uint32_t r) {
+        // relaxed: read with acquire above.
+        return peers_[r].header->state.load(std::memory_order_relaxed) != static_cast<uint32_t>(RankState::left);
+    });
     for (uint32_t r : gone) lose_drained(lock, r);
     for (auto& c : std::vector(collectives_)) check_calls(*c);
     step_collectives();
@@ -398,6 +432,7 @@ bool Engine::settled() const {
 }
 
 bool Engine::flush(int64_t timeout_ns, const std::function<bool()>& interrupted) {
+    if (forked()) return true;  // it is the parent's to deliver
     Lock lock(mutex_);
     int64_t start = now_ns(), slice = 100'000;
     while (!settled()) {
@@ -414,13 +449,19 @@ bool Engine::flush(int64_t timeout_ns, const std::function<bool()>& interrupted)
 }
 
 void Engine::leave() {
+    if (forked()) return;
     Lock lock(mutex_);
-    if (left_ || getpid() != owner_) return;
-    left_ = true;
+    if (std::exchange(left_, true)) return;
     // release: whoever sees this sees all messages sent before it.
     header_->state.store(static_cast<uint32_t>(RankState::left), std::memory_order_release);
     for (auto& p : peers_)
         if (p.header && p.header != header_) ring_bell(*p.header);
+}
+
+void Engine::abandon() {
+    if (forked()) return;
+    Lock lock(mutex_);
+    left_ = true;
 }
 
 void Engine::background(const std::shared_ptr<Operation>& op) {

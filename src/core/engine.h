@@ -13,6 +13,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -34,7 +36,12 @@ struct Call {
     Code code;
     int32_t root;
     uint64_t signature, bytes, type;
-    uint32_t state;
+    uint32_t detail, state;
+};
+
+// The engine was used in a process that was forked from its own.
+struct ForkedError : std::runtime_error {
+    using std::runtime_error::runtime_error;
 };
 
 // What a rank is blocked in.
@@ -80,11 +87,17 @@ class Engine {
     bool poll(const std::shared_ptr<Operation>& operation);
     // Fail whatever runs in a group, here and (by message) elsewhere.
     void abort_group(Group& group);
+    // Fail a collective that was not started, because its arguments make no sense here; the others learn of it.
+    void refuse_call(const std::shared_ptr<Collective>& collective);
+    // The failure of a call that had completed, if the group has one that nobody was told yet.
+    std::optional<Failure> take_late(Group& group);
 
     // Wait until all that was sent has been delivered, or its receiver is gone. False after the timeout.
     bool flush(int64_t timeout_ns, const std::function<bool()>& interrupted);
     // Tell the peers that this rank takes part in nothing more. Idempotent.
     void leave();
+    // Do not: they are to learn from the end of the process how this rank went.
+    void abandon();
 
     // For errors and tools.
     bool call_of(uint32_t rank, uint64_t context, uint64_t sequence, Call& out) const;
@@ -96,9 +109,6 @@ class Engine {
 
   private:
     friend class Collective;
-    friend class Barrier;
-    friend class Gather;
-    friend class Broadcast;
 
     struct Outgoing {
         Message message;
@@ -135,6 +145,8 @@ class Engine {
     // Give up. True: its memory is not touched any more. False: a peer is in the middle of a copy; ask again.
     bool cancel(const std::shared_ptr<Operation>& operation, Failure why);
     bool doze(Lock& lock, int64_t slice);
+    bool forked() const;
+    void check_owner() const;
     void sleep_and_check(Lock& lock, const Operation& operation, int64_t slice);
 
     // matching.cpp: messages to operations
@@ -145,7 +157,8 @@ class Engine {
     void send_to_self(const std::shared_ptr<Send>& send);
     void deliver(uint32_t peer, const std::shared_ptr<Receive>& receive, const Message& m, const Fingerprint& prefix,
                  const std::byte* payload, size_t bytes);
-    Failure check(const Receive& receive, const Message& m) const;
+    Failure check(const Receive& receive, const Message& m, const Fingerprint& prefix) const;
+    Failure make_room(Receive& receive, const Message& m) const;
     bool claim_unexpected(uint32_t peer, Receive& receive, Arrival& out);
     void take(const std::shared_ptr<Receive>& receive);
     void refuse(const std::shared_ptr<Receive>& receive);
@@ -167,6 +180,9 @@ class Engine {
     bool settle_transfers(Lock& lock);
     bool revoke(const std::shared_ptr<Transfer>& transfer);
     int32_t allocate_slot();
+    // A message that is held, read where it lies. False if its bytes must be taken.
+    bool borrow(const std::shared_ptr<Receive>& receive, RemoteSpans& out);
+    void give_back(const std::shared_ptr<Receive>& receive, int error);
 
     // groups.cpp: collectives
     void log_call(Collective& collective, uint32_t state);
@@ -176,6 +192,10 @@ class Engine {
     void abort_arrived(uint32_t peer, const Message& m, const std::byte* payload, uint32_t bytes);
     void check_calls(Collective& collective);
     bool step_collectives();
+    bool work_on_collectives(Lock& lock);
+    void begin_call(const std::shared_ptr<Collective>& collective, uint32_t state);
+    void note_late(Group& group, uint64_t sequence, Failure failure);
+    void tell_abort(const Collective& collective, const Failure& failure);
 
     uint32_t rank_;
     Geometry geometry_;
@@ -184,6 +204,7 @@ class Engine {
     SegmentHeader* header_;
     uint64_t probe_;  // read by peers to learn whether they may
     pid_t owner_;
+    uint64_t forks_;  // of the process's ancestors when the engine was made: differs in a forked child
 
     mutable std::mutex mutex_;
     std::vector<Peer> peers_;

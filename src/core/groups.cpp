@@ -1,6 +1,7 @@
 // The life of a collective in its group: its number, its entry in the log, and how it fails on every rank alike.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "engine.h"
 
@@ -9,6 +10,18 @@ namespace {
 
 bool is_part_of(const Message& m, const Collective& c) {
     return m.context == c.context && is_collective(m.match) && sequence_of(m.match) == c.sequence;
+}
+
+// Calls that do not fit together: every rank of the group is to be told, also one that is through with its own.
+bool is_misfit(Reason reason) {
+    return reason == Reason::mismatch || reason == Reason::wrong_size || reason == Reason::wrong_type ||
+           reason == Reason::refused;
+}
+
+// Those, and a rank that is gone, are the same for everyone. Anything else is told as what it is to another rank: a
+// peer that gave up.
+bool is_same_for_all(Reason reason) {
+    return is_misfit(reason) || reason == Reason::peer_lost || reason == Reason::aborted;
 }
 
 }  // namespace
@@ -38,17 +51,30 @@ Group* Engine::add_group(uint64_t context, std::vector<uint32_t> members) {
     return place.get();
 }
 
+// Give a call its number, and write it into the log.
+void Engine::begin_call(const std::shared_ptr<Collective>& c, uint32_t state) {
+    c->sequence = c->group.sequence++;
+    c->match = collective_match(c->sequence, 0);
+    log_call(*c, state);
+}
+
 void Engine::start(const std::shared_ptr<Collective>& c) {
+    check_owner();
     Lock lock(mutex_);
     Group& g = c->group;
-    c->sequence = g.sequence++;
-    c->match = collective_match(c->sequence, 0);
-    log_call(*c, 1);
+    begin_call(c, call_running);
+    if (g.late) {
+        Failure why = *g.late;
+        g.late.reset();
+        log_call(*c, call_failed);
+        tell_abort(*c, why);
+        return finish(*c, why);
+    }
     auto gave_up = g.aborted.find(c->sequence);
     if (gave_up != g.aborted.end()) {
         Failure why = gave_up->second;
         g.aborted.erase(g.aborted.begin(), std::next(gave_up));
-        log_call(*c, 3);
+        log_call(*c, call_failed);
         return finish(*c, why);
     }
     if (!g.aborted.empty()) g.aborted.erase(g.aborted.begin(), g.aborted.lower_bound(c->sequence));
@@ -66,6 +92,48 @@ void Engine::start(const std::shared_ptr<Collective>& c) {
     step_collectives();
 }
 
+void Engine::refuse_call(const std::shared_ptr<Collective>& c) {
+    check_owner();
+    Lock lock(mutex_);
+    begin_call(c, call_refused);
+    Failure why{Reason::refused, static_cast<int32_t>(rank_)};
+    c->group.aborted.erase(c->sequence);
+    tell_abort(*c, why);
+    finish(*c, why);
+}
+
+std::optional<Failure> Engine::take_late(Group& group) {
+    Lock lock(mutex_);
+    return std::exchange(group.late, std::nullopt);
+}
+
+// A call that has completed here did not fit to those of other ranks. The group's next call tells.
+void Engine::note_late(Group& g, uint64_t sequence, Failure failure) {
+    Call own;
+    if (g.late || !call_of(rank_, g.context, sequence, own) || own.state != call_done) return;
+    failure.detail = failure.reason;
+    failure.reason = Reason::late;
+    failure.actual = sequence;
+    g.late = failure;
+}
+
+bool Engine::work_on_collectives(Lock& lock) {
+    bool any = false;
+    // A snapshot: working releases the lock, and the list may change.
+    for (size_t i = 0; i < collectives_.size(); ++i) {
+        auto c = collectives_[i];
+        // relaxed: written under the lock, which is held.
+        if (!c->has_work() || c->working.load(std::memory_order_relaxed)) continue;
+        any = true;
+        c->working.store(true, std::memory_order_relaxed);
+        lock.unlock();
+        c->work();
+        lock.lock();
+        c->working.store(false, std::memory_order_release);  // release: see Collective::quiet
+    }
+    return any;
+}
+
 bool Engine::step_collectives() {
     bool any = false;
     for (size_t i = 0; i < collectives_.size();) {
@@ -80,7 +148,7 @@ bool Engine::step_collectives() {
         }
         if (c->done.load(std::memory_order_relaxed)) {
             any = true;
-            log_call(*c, c->failure ? 3 : 2);
+            log_call(*c, c->failure ? call_failed : call_done);
             c->group.active.erase(c->sequence);
             std::erase(collectives_, c);
             continue;
@@ -92,17 +160,11 @@ bool Engine::step_collectives() {
 
 void Engine::fail_collective(std::shared_ptr<Collective> c, Failure failure, bool tell) {
     if (c->done.load(std::memory_order_relaxed)) return;
-    log_call(*c, 3);
+    log_call(*c, call_failed);
     c->group.active.erase(c->sequence);
     std::erase(collectives_, c);
     finish(*c, failure);
-    if (tell) {
-        Message m{Kind::abort, c->context, c->match, sizeof failure, 0, 0, 0};
-        std::vector<std::byte> body(sizeof failure);
-        std::memcpy(body.data(), &failure, sizeof failure);
-        for (uint32_t member : c->group.members)
-            if (member != rank_) post(member, {m, body, nullptr, 0, 0});
-    }
+    if (tell) tell_abort(*c, failure);
     for (auto& s : c->sends) cancel(s, failure);
     for (auto& r : c->receives) {
         if (r->hold && r->arrived && !r->done.load(std::memory_order_relaxed)) refuse(r);
@@ -122,6 +184,14 @@ void Engine::fail_collective(std::shared_ptr<Collective> c, Failure failure, boo
     }
 }
 
+void Engine::tell_abort(const Collective& c, const Failure& failure) {
+    Message m{Kind::abort, c.context, c.match, sizeof failure, 0, 0, 0};
+    std::vector<std::byte> body(sizeof failure);
+    std::memcpy(body.data(), &failure, sizeof failure);
+    for (uint32_t member : c.group.members)
+        if (member != rank_) post(member, {m, body, nullptr, 0, 0});
+}
+
 void Engine::abort_arrived(uint32_t peer, const Message& m, const std::byte* payload, uint32_t bytes) {
     Failure failure;
     if (bytes != sizeof failure) {
@@ -136,16 +206,18 @@ void Engine::abort_arrived(uint32_t peer, const Message& m, const std::byte* pay
         return;
     }
     Group& g = *at->second;
-    // The ranks that differ and the rank that is gone are the same for everyone. Anything else is told as what it
-    // is to this rank: a peer that gave up.
-    if (failure.reason != Reason::mismatch && failure.reason != Reason::peer_lost && failure.reason != Reason::aborted)
-        failure = {Reason::aborted, static_cast<int32_t>(peer), failure.actual, failure.expected, failure.reason};
+    if (!is_same_for_all(failure.reason))
+        failure = {Reason::aborted, static_cast<int32_t>(peer), failure.actual, failure.expected, failure.reason, -1};
     else if (failure.reason == Reason::mismatch && failure.rank == static_cast<int32_t>(rank_))
         failure.rank = static_cast<int32_t>(peer);
     uint64_t sequence = sequence_of(m.match);
     if (auto active = g.active.find(sequence); active != g.active.end())
         return fail_collective(active->second, failure, false);
-    if (sequence >= g.sequence && sequence < g.sequence + 1024) g.aborted.emplace(sequence, failure);
+    if (sequence < g.sequence) {
+        if (is_misfit(failure.reason)) note_late(g, sequence, failure);
+    } else if (sequence < g.sequence + 1024) {
+        g.aborted.emplace(sequence, failure);
+    }
 }
 
 void Engine::abort_group(Group& g) {
@@ -156,7 +228,7 @@ void Engine::abort_group(Group& g) {
 
 void Engine::log_call(Collective& c, uint32_t state) {
     // relaxed throughout: this rank is the only writer of its log.
-    if (state != 1) {
+    if (state != call_running && state != call_refused) {
         CallRecord& r = header_->calls[c.log_index % call_records];
         if (r.context.load(std::memory_order_relaxed) == c.context &&
             r.sequence.load(std::memory_order_relaxed) == c.sequence)
@@ -174,6 +246,7 @@ void Engine::log_call(Collective& c, uint32_t state) {
     r.type.store(c.type, std::memory_order_relaxed);
     r.operation.store(static_cast<uint32_t>(c.code), std::memory_order_relaxed);
     r.root.store(c.root, std::memory_order_relaxed);
+    r.detail.store(c.detail, std::memory_order_relaxed);
     r.state.store(state, std::memory_order_relaxed);
     r.version.fetch_add(1, std::memory_order_release);
 }
@@ -190,6 +263,7 @@ bool read_call(const CallRecord& r, uint64_t& context, uint64_t& sequence, Call&
         out.type = r.type.load(std::memory_order_relaxed);
         out.code = static_cast<Code>(r.operation.load(std::memory_order_relaxed));
         out.root = r.root.load(std::memory_order_relaxed);
+        out.detail = r.detail.load(std::memory_order_relaxed);
         out.state = r.state.load(std::memory_order_relaxed);
         std::atomic_thread_fence(std::memory_order_acquire);  // the fields are read before the version below
         if (before % 2 == 0 && r.version.load(std::memory_order_relaxed) == before) return out.state != 0;
@@ -233,6 +307,8 @@ void Engine::check_calls(Collective& c) {
     for (uint32_t member : c.group.members) {
         Call call;
         if (member == rank_ || !call_of(member, c.context, c.sequence, call)) continue;
+        if (call.state == call_refused)
+            return fail_collective(c.shared_from_this(), {Reason::refused, static_cast<int32_t>(member)}, true);
         if (call.signature != c.signature)
             return fail_collective(c.shared_from_this(), {Reason::mismatch, static_cast<int32_t>(member)}, true);
     }

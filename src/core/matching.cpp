@@ -1,6 +1,8 @@
 // Messages to operations: who gets what, in which order.
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
+#include <new>
 
 #include "engine.h"
 
@@ -52,11 +54,13 @@ bool Engine::push_eager(uint32_t peer, uint64_t context, uint64_t match, uint64_
 }
 
 bool Engine::try_send(uint32_t peer, uint64_t context, uint64_t tag, uint64_t signature, const Spans& spans) {
+    check_owner();
     Lock lock(mutex_);
     return push_eager(peer, context, tag, signature, spans, nullptr);
 }
 
 void Engine::start(const std::shared_ptr<Send>& send) {
+    check_owner();
     Lock lock(mutex_, std::defer_lock);
     if (!is_collective(send->match)) lock.lock();  // a collective starts its messages with the lock held
     Peer& p = peers_[send->peer];
@@ -100,14 +104,26 @@ bool Engine::claim_unexpected(uint32_t peer, Receive& receive, Arrival& out) {
     return false;
 }
 
-Failure Engine::check(const Receive& receive, const Message& m) const {
+Failure Engine::check(const Receive& receive, const Message& m, const Fingerprint& prefix) const {
     if (receive.check_type && m.signature != receive.signature)
         return {Reason::wrong_type, -1, m.signature, receive.signature};
+    if (receive.check_prefix && prefix != receive.expected)
+        return {Reason::wrong_type, -1, prefix.low, receive.expected.low};
     if (m.total != receive.spans.total()) return {Reason::wrong_size, -1, m.total, receive.spans.total()};
     return {};
 }
 
+Failure Engine::make_room(Receive& receive, const Message& m) const {
+    if (m.total == 0) return {};
+    // Not touched before its bytes come: what a message claims costs address space alone.
+    receive.made.reset(new (std::nothrow) std::byte[m.total]);
+    if (!receive.made) return {Reason::system, -1, ENOMEM};
+    receive.spans.add(receive.made.get(), m.total);
+    return {};
+}
+
 void Engine::start(const std::shared_ptr<Receive>& receive) {
+    check_owner();
     Lock lock(mutex_, std::defer_lock);
     if (!is_collective(receive->match)) lock.lock();
     receive->order = next_order_++;
@@ -139,7 +155,13 @@ bool Engine::stale(uint32_t peer, const Message& m) {
     Group& g = *at->second;
     uint64_t sequence = sequence_of(m.match);
     auto active = g.active.find(sequence);
-    if (active == g.active.end()) return sequence < g.sequence;
+    if (active == g.active.end()) {
+        if (sequence >= g.sequence) return false;
+        Call own;
+        if (call_of(rank_, m.context, sequence, own) && own.signature != m.signature)
+            note_late(g, sequence, {Reason::mismatch, static_cast<int32_t>(peer)});
+        return true;
+    }
     if (active->second->signature == m.signature) return false;
     fail_collective(active->second, {Reason::mismatch, static_cast<int32_t>(peer)}, true);
     return true;
@@ -213,9 +235,10 @@ void Engine::deliver(uint32_t peer, const std::shared_ptr<Receive>& receive, con
         receive->arrived = true;
         return;
     }
-    Failure failure = check(*receive, m);
+    Failure failure = receive->make ? make_room(*receive, m) : check(*receive, m, prefix);
     if (failure) {
         failure.rank = static_cast<int32_t>(peer);
+        failure.finder = static_cast<int32_t>(rank_);
         if (m.kind == Kind::offer) answer_finish(peer, m.request, 0);
         return finish(*receive, failure);
     }

@@ -15,16 +15,8 @@ namespace corral {
 
 class Engine;
 
-enum class Code : uint32_t {
-    none = 0,
-    send,
-    recv,
-    barrier,
-    gather,
-    gather_bytes,
-    gather_rows,
-    broadcast_bytes,
-};
+// What the user called, for logs and errors. Numbers beyond these are names that the layer above gives.
+enum class Code : uint32_t { none = 0, send, recv, barrier };
 
 constexpr int32_t any_source = -1;
 constexpr uint64_t collective_bit = 1ull << 63;
@@ -34,7 +26,7 @@ constexpr uint64_t collective_match(uint64_t sequence, uint32_t step) {
 constexpr bool is_collective(uint64_t match) { return (match & collective_bit) != 0; }
 constexpr uint64_t sequence_of(uint64_t match) { return (match & ~collective_bit) >> 8; }
 
-// 16 bytes that travel before a collective's data: the layout's fingerprint, or the element types.
+// 16 bytes that travel before a collective's data: a layout's fingerprint, or {element types, 0}.
 struct Fingerprint {
     uint64_t low = 0, high = 0;
     bool operator==(const Fingerprint&) const = default;
@@ -75,7 +67,11 @@ struct Receive : Operation {
     Spans spans;
     uint64_t signature = 0;
     bool check_type = false;
-    bool hold = false;     // stop when the message is there; go on with Engine::take or Engine::refuse
+    Fingerprint expected;  // of a collective's message
+    bool check_prefix = false;
+    bool make = false;  // memory of the message's size, on arrival
+    std::unique_ptr<std::byte[]> made;
+    bool hold = false;     // stop when the message is there; go on with Engine::take, borrow or refuse
     bool arrived = false;  // with `hold`
     Arrival arrival;
     uint64_t order = 0;  // when it was posted

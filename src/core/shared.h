@@ -53,8 +53,11 @@ struct alignas(line) CallRecord {
     std::atomic<uint64_t> type;
     std::atomic<uint32_t> operation;
     std::atomic<int32_t> root;
-    std::atomic<uint32_t> state;  // 1 running, 2 done, 3 failed
+    std::atomic<uint32_t> detail;  // the reduction + 1, if there is one
+    std::atomic<uint32_t> state;   // one of those below
 };
+constexpr uint32_t call_running = 1, call_done = 2, call_failed = 3;
+constexpr uint32_t call_refused = 4;  // its arguments made no sense on the rank that called it
 constexpr uint32_t call_records = 128;
 
 // What a rank has been waiting for since it fell asleep.

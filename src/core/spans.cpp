@@ -31,7 +31,7 @@ void Spans::write(uint64_t offset, const void* from, size_t bytes) const {
     auto* in = static_cast<const std::byte*>(from);
     for (size_t i = find(offset, within); bytes != 0; ++i, within = 0) {
         size_t n = std::min<uint64_t>(bytes, runs_[i].bytes - within);
-        std::memcpy(runs_[i].data + within, in, n);
+        if (in != runs_[i].data + within) std::memcpy(runs_[i].data + within, in, n);  // an array may be sent to itself
         in += n;
         bytes -= n;
     }
@@ -46,6 +46,19 @@ std::vector<iovec> Spans::slice(uint64_t offset, uint64_t bytes) const {
         bytes -= n;
     }
     return out;
+}
+
+Spans Spans::part(uint64_t offset, uint64_t bytes) const {
+    Spans out;
+    if (bytes != 0)
+        for (auto& run : slice(offset, bytes)) out.add(run.iov_base, run.iov_len);
+    return out;
+}
+
+std::byte* Spans::contiguous(uint64_t offset, uint64_t bytes) const {
+    uint64_t within;
+    size_t i = find(offset, within);
+    return bytes <= runs_[i].bytes - within ? runs_[i].data + within : nullptr;
 }
 
 }  // namespace corral

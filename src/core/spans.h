@@ -31,6 +31,10 @@ class Spans {
     void write(uint64_t offset, const void* from, size_t bytes) const;
     // The runs of [offset, offset + bytes) of the stream.
     std::vector<iovec> slice(uint64_t offset, uint64_t bytes) const;
+    // A range of the stream as a stream of its own.
+    Spans part(uint64_t offset, uint64_t bytes) const;
+    // Where a range lies, if it lies in one run; null if not.
+    std::byte* contiguous(uint64_t offset, uint64_t bytes) const;
     // Index of the run that holds byte `offset` of the stream, and where in it.
     size_t find(uint64_t offset, uint64_t& within) const;
 

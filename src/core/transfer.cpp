@@ -79,16 +79,18 @@ bool RemoteSpans::set(pid_t pid, std::vector<RemoteRun> runs, uint64_t total) {
     return sum == total;
 }
 
-int RemoteSpans::copy(const Spans& local, uint64_t offset, uint64_t bytes, bool from_peer) {
+int RemoteSpans::copy(const Spans& local, uint64_t local_offset, uint64_t offset, uint64_t bytes,
+                      bool from_peer) const {
     size_t i = std::upper_bound(ends_.begin(), ends_.end(), offset) - ends_.begin();
     uint64_t within = offset - (i == 0 ? 0 : ends_[i - 1]);
     uint64_t end = offset + bytes;
+    const uint64_t shift = local_offset - offset;  // wraps around where it is negative
     while (offset < end) {
         if (runs_[i].mapped) {
             uint64_t n = std::min(end - offset, runs_[i].bytes - within);
             std::byte* there = runs_[i].mapped + within;
             uint64_t done = 0;
-            for (auto& run : local.slice(offset, n)) {
+            for (auto& run : local.slice(offset + shift, n)) {
                 // The same memory mapped at both ends, as when a worker fills its row itself: nothing to move.
                 if (run.iov_base != there + done) {
                     if (from_peer)
@@ -112,10 +114,17 @@ int RemoteSpans::copy(const Spans& local, uint64_t offset, uint64_t bytes, bool 
             if (within + n == runs_[i].bytes) ++i;
             if (i == runs_.size()) break;
         }
-        auto here = local.slice(start, offset - start);
+        auto here = local.slice(start + shift, offset - start);
         if (int error = move_runs(pid_, here, remote, from_peer)) return error;
     }
     return 0;
+}
+
+const std::byte* RemoteSpans::mapped(uint64_t offset, uint64_t bytes) const {
+    size_t i = std::upper_bound(ends_.begin(), ends_.end(), offset) - ends_.begin();
+    uint64_t within = offset - (i == 0 ? 0 : ends_[i - 1]);
+    if (!runs_[i].mapped || bytes > runs_[i].bytes - within) return nullptr;
+    return runs_[i].mapped + within;
 }
 
 int read_process(pid_t pid, uint64_t address, void* to, size_t bytes) {
@@ -123,11 +132,13 @@ int read_process(pid_t pid, uint64_t address, void* to, size_t bytes) {
     return move_runs(pid, local, remote, true);
 }
 
-void copy_spans(const Spans& from, const Spans& to) {
-    uint64_t offset = 0;
-    for (auto& run : from.runs()) {
-        to.write(offset, run.data, run.bytes);
-        offset += run.bytes;
+void copy_spans(const Spans& from, const Spans& to) { copy_spans(from, to, 0, from.total()); }
+
+void copy_spans(const Spans& from, const Spans& to, uint64_t offset, uint64_t bytes) {
+    if (bytes == 0) return;
+    for (auto& run : from.slice(offset, bytes)) {
+        to.write(offset, run.iov_base, run.iov_len);
+        offset += run.iov_len;
     }
 }
 

@@ -34,7 +34,14 @@ class RemoteSpans {
     bool set(pid_t pid, std::vector<RemoteRun> runs, uint64_t total);
 
     // Copy bytes [offset, offset + bytes) of the stream between `local` and the peer. Returns 0 or an errno.
-    int copy(const Spans& local, uint64_t offset, uint64_t bytes, bool from_peer);
+    int copy(const Spans& local, uint64_t offset, uint64_t bytes, bool from_peer) const {
+        return copy(local, offset, offset, bytes, from_peer);
+    }
+    // The same where the range begins elsewhere in `local`.
+    int copy(const Spans& local, uint64_t local_offset, uint64_t offset, uint64_t bytes, bool from_peer) const;
+
+    // Where a range is mapped in this process, if it is, in one run; null if not.
+    const std::byte* mapped(uint64_t offset, uint64_t bytes) const;
 
   private:
     struct Run {
@@ -50,7 +57,8 @@ class RemoteSpans {
 // Read or write `bytes` bytes at `address` of process `pid` in one go. Returns 0 or an errno.
 int read_process(pid_t pid, uint64_t address, void* to, size_t bytes);
 
-// Copy a whole message within this process.
+// Copy a whole message, or a range of one, within this process.
 void copy_spans(const Spans& from, const Spans& to);
+void copy_spans(const Spans& from, const Spans& to, uint64_t offset, uint64_t bytes);
 
 }  // namespace corral

@@ -65,10 +65,10 @@ def gather(
     ...     if rank == 0:
     ...         rows = np.concatenate([tree["rows"] for tree in trees])
     """
-    pg = groups.member_group(group, "gather")
+    pg = groups.member_group(group, "corral.gather")
     if pg is None:
         return None
-    root = destination(pg, dst, group_dst, "gather")
+    root = destination(pg, dst, group_dst, "corral.gather")
     allow_pickle = pg.allow_pickle
     sent: list[Any] = []
 
@@ -83,8 +83,10 @@ def gather(
     def decide(layouts: list[Layout | None]) -> list[_Received]:
         return [_prepare(layout, like, allow_pickle) for layout in layouts if layout is not None]
 
-    received = agree(pg, root, "gather", describe, decide)
-    pg.backend.gather(sent, None if received is None else [each.buffers for each in received], root)
+    received = agree(pg, root, "corral.gather", describe, decide)
+    pg.backend.gather(
+        sent, None if received is None else [each.buffers for each in received], root, operation="corral.gather"
+    )
     if received is None:
         return None
     for each in received:

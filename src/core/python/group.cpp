@@ -1,9 +1,5 @@
 #include "group.h"
 
-#include <cerrno>
-
-#include "tree.h"
-
 namespace nb = nanobind;
 
 namespace corral {
@@ -15,6 +11,8 @@ int64_t nanoseconds(double seconds) {
     if (seconds < 0 || seconds > 1e9) return -1;
     return static_cast<int64_t>(seconds * 1e9);
 }
+
+}  // namespace
 
 Failure wait_without_gil(Engine& engine, const std::shared_ptr<Operation>& operation, double timeout) {
     Failure failure;
@@ -30,13 +28,6 @@ Failure wait_without_gil(Engine& engine, const std::shared_ptr<Operation>& opera
 void need(bool ok) {
     if (!ok) throw nb::python_error();
 }
-
-nb::object bytes_of(const std::vector<std::byte>& v) {
-    return nb::steal(
-        PyBytes_FromStringAndSize(reinterpret_cast<const char*>(v.data()), static_cast<Py_ssize_t>(v.size())));
-}
-
-}  // namespace
 
 bool signals_pending() {
     nb::gil_scoped_acquire acquire;
@@ -178,108 +169,24 @@ std::unique_ptr<Request> GroupHandle::start(bool sends, nb::handle buffers, int3
     return request;
 }
 
-std::unique_ptr<Request> GroupHandle::ibarrier() {
-    auto op = std::make_shared<Barrier>(*group_);
-    job_->engine->start(std::static_pointer_cast<Collective>(op));
-    return std::make_unique<Request>(job_, op);
-}
-
-nb::object GroupHandle::barrier(double timeout) { return ibarrier()->wait(timeout); }
-
-std::unique_ptr<Request> GroupHandle::igather(nb::handle buffers, nb::handle into, uint32_t root) {
-    member(root);
-    auto op = std::make_shared<Gather>(*group_, Code::gather, static_cast<int32_t>(root));
-    auto request = std::make_unique<Request>(job_, op);
-    Payload& payload = request->payload;
-    need(payload.add_all(buffers.ptr(), Payload::Access::read));
-    op->own = payload.spans;
-    op->fingerprint = {payload.type(), 0};
-    op->bytes = op->own.total();
-    op->type = payload.type();
-    if (root == group_->rank) {
-        if (!PyList_Check(into.ptr()) || static_cast<size_t>(PyList_Size(into.ptr())) != group_->members.size())
-            throw nb::value_error("the root needs a list of buffers for each rank");
-        for (size_t r = 0; r < group_->members.size(); ++r) {
-            Payload p;
-            need(p.add_all(PyList_GetItem(into.ptr(), static_cast<Py_ssize_t>(r)), Payload::Access::write));
-            op->into.push_back(p.spans);
-            op->expected.push_back({p.type(), 0});
-            request->others.push_back(std::move(p));
-        }
-    }
-    job_->engine->start(std::static_pointer_cast<Collective>(op));
-    return request;
-}
-
-nb::object GroupHandle::gather(nb::handle buffers, nb::handle into, uint32_t root, double timeout) {
-    auto request = igather(buffers, into, root);
-    Failure f = request->wait_raw(timeout);
-    if (f) return failure_object(f, &request->operation());
-    auto& op = static_cast<Gather&>(request->operation());
-    if (op.verdict.status == 0) return nb::none();
-    return nb::cast(op.verdict);
-}
-
-nb::object GroupHandle::gather_bytes(nb::handle data, uint32_t root, double timeout) {
-    member(root);
-    auto op = std::make_shared<Gather>(*group_, Code::gather_bytes, static_cast<int32_t>(root));
+nb::object GroupHandle::recv_bytes(int32_t from, uint64_t tag, double timeout) {
+    auto op = std::make_shared<Receive>();
+    op->code = Code::recv;
+    op->context = group_->context;
+    op->match = tag & ~collective_bit;
+    op->peer = from < 0 ? any_source : static_cast<int32_t>(member(from));
+    op->make = true;
+    job_->engine->start(op);
     Request request(job_, op);
-    need(request.payload.add(data.ptr(), Payload::Access::read));
-    op->own = request.payload.spans;
-    job_->engine->start(std::static_pointer_cast<Collective>(op));
     Failure f = request.wait_raw(timeout);
     if (f) return failure_object(f, op.get());
-    if (root != group_->rank) return nb::none();
-    nb::list out;
-    for (auto& m : op->made) out.append(bytes_of(m));
-    return out;
+    return nb::make_tuple(rank_of(op->peer), nb::bytes(op->made.get(), op->spans.total()));
 }
 
-nb::object GroupHandle::broadcast_bytes(nb::handle data, uint32_t root, double timeout) {
-    member(root);
-    auto op = std::make_shared<Broadcast>(*group_, static_cast<int32_t>(root));
-    Request request(job_, op);
-    if (root == group_->rank) {
-        need(request.payload.add(data.ptr(), Payload::Access::read));
-        op->own = request.payload.spans;
-    }
-    job_->engine->start(std::static_pointer_cast<Collective>(op));
-    Failure f = request.wait_raw(timeout);
-    if (f) return failure_object(f, op.get());
-    return root == group_->rank ? nb::borrow(data) : bytes_of(op->made);
-}
-
-nb::object GroupHandle::gather_rows(nb::handle tree, uint32_t root, double timeout) {
-    member(root);
-    auto op = std::make_shared<Gather>(*group_, Code::gather_rows, static_cast<int32_t>(root));
-    Request request(job_, op);
-    // What this rank cannot read or write as it is goes by a fingerprint that fits nobody's: all ranks then learn
-    // that they must negotiate, where errors have names.
-    Fingerprint unusable{~0ull, group_->rank + 1};
-    bool fits;
-    if (root == group_->rank) {
-        Rows rows;
-        auto count = static_cast<int64_t>(group_->members.size()) - 1;
-        fits = tree.is_none() ? false : flatten_rows(tree.ptr(), count, request.payload, rows);
-        if (!fits) {
-            rows.rows.assign(static_cast<size_t>(count), {});
-            rows.fingerprint = unusable;
-        }
-        op->into = std::move(rows.rows);
-        op->expected.assign(static_cast<size_t>(count), rows.fingerprint);
-    } else {
-        fits = flatten(tree.ptr(), request.payload, op->fingerprint);
-        if (fits)
-            op->own = std::move(request.payload.spans);
-        else
-            op->fingerprint = unusable;
-        op->bytes = op->own.total();
-    }
-    if (!fits && PyErr_Occurred()) PyErr_Clear();
-    job_->engine->start(std::static_pointer_cast<Collective>(op));
-    Failure f = request.wait_raw(timeout);
-    if (f) return failure_object(f, op.get());
-    return nb::bool_(op->verdict.status == 0);
+nb::object GroupHandle::late() {
+    auto failure = job_->engine->take_late(*group_);
+    if (!failure) return nb::none();
+    return nb::cast(FailureInfo{*failure, Code::none, 0});
 }
 
 }  // namespace corral

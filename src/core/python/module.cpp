@@ -37,7 +37,7 @@ std::shared_ptr<Job> make_job(uint32_t rank, uint32_t size, bool direct) {
 }
 
 nb::object call_tuple(const Call& c) {
-    return nb::make_tuple(static_cast<uint32_t>(c.code), c.root, c.signature, c.bytes, c.type, c.state);
+    return nb::make_tuple(static_cast<uint32_t>(c.code), c.root, c.signature, c.bytes, c.type, c.detail, c.state);
 }
 
 void check_rank(Job& job, uint32_t rank) {
@@ -52,6 +52,13 @@ NB_MODULE(_core, m) {
     nb::register_exception_translator([](const std::exception_ptr& p, void*) {
         try {
             std::rethrow_exception(p);
+        } catch (const ForkedError& e) {
+            auto errors = nb::module_::import_("corral.distributed.errors");
+            std::string text =
+                std::string(e.what()) +
+                ". Only that process is the rank: start workers with the \"spawn\" method, or fork before "
+                "init_process_group.";
+            PyErr_SetString(errors.attr("DistBackendError").ptr(), text.c_str());
         } catch (const std::system_error& e) {
             PyErr_SetObject(PyExc_OSError, nb::make_tuple(e.code().value(), std::string(e.what())).ptr());
         }
@@ -61,6 +68,7 @@ NB_MODULE(_core, m) {
         .def_prop_ro("reason", [](const FailureInfo& f) { return static_cast<uint32_t>(f.failure.reason); })
         .def_prop_ro("detail", [](const FailureInfo& f) { return static_cast<uint32_t>(f.failure.detail); })
         .def_prop_ro("rank", [](const FailureInfo& f) { return f.failure.rank; })
+        .def_prop_ro("finder", [](const FailureInfo& f) { return f.failure.finder; })
         .def_prop_ro("actual", [](const FailureInfo& f) { return f.failure.actual; })
         .def_prop_ro("expected", [](const FailureInfo& f) { return f.failure.expected; })
         .def_prop_ro("code", [](const FailureInfo& f) { return static_cast<uint32_t>(f.code); })
@@ -139,6 +147,7 @@ NB_MODULE(_core, m) {
             },
             "timeout"_a)
         .def("leave", [](Job& j) { j.engine->leave(); })
+        .def("abandon", [](Job& j) { j.engine->abandon(); })
         .def("resident_bytes", [](Job& j) { return j.engine->resident_bytes(); })
         .def(
             "pid",
@@ -175,8 +184,8 @@ NB_MODULE(_core, m) {
                 if (!j.engine->call_of(rank, context, sequence, c)) return nb::none();
                 return call_tuple(c);
             },
-            nb::sig(
-                "def call(self, rank: int, context: int, sequence: int) -> tuple[int, int, int, int, int, int] | None"),
+            nb::sig("def call(self, rank: int, context: int, sequence: int) -> tuple[int, int, int, int, int, int, "
+                    "int] | None"),
             "rank"_a, "context"_a, "sequence"_a)
         .def(
             "last_call",
@@ -187,7 +196,8 @@ NB_MODULE(_core, m) {
                 if (!j.engine->last_call_of(rank, context, sequence, c)) return nb::none();
                 return nb::make_tuple(sequence, call_tuple(c));
             },
-            nb::sig("def last_call(self, rank: int, context: int) -> tuple[int, tuple[int, int, int, int, int, int]] | "
+            nb::sig("def last_call(self, rank: int, context: int) -> tuple[int, tuple[int, int, int, int, int, int, "
+                    "int]] | "
                     "None"),
             "rank"_a, "context"_a);
 
@@ -203,27 +213,70 @@ NB_MODULE(_core, m) {
         .def("start", &GroupHandle::start,
              nb::sig("def start(self, sends: bool, buffers: Sequence[object], peer: int, tag: int) -> Request"),
              "sends"_a, "buffers"_a, "peer"_a, "tag"_a)
-        .def("barrier", &GroupHandle::barrier, nb::sig("def barrier(self, timeout: float) -> Failure | None"),
-             "timeout"_a)
-        .def("ibarrier", &GroupHandle::ibarrier)
+        .def("barrier", &GroupHandle::barrier,
+             nb::sig("def barrier(self, timeout: float | None) -> Request | Failure | None"), "timeout"_a.none())
         .def("gather", &GroupHandle::gather,
              nb::sig("def gather(self, buffers: Sequence[object], into: Sequence[Sequence[object]] | None, root: int, "
-                     "timeout: float) -> Verdict | Failure | None"),
-             "buffers"_a, "into"_a.none(), "root"_a, "timeout"_a)
-        .def("igather", &GroupHandle::igather,
-             nb::sig("def igather(self, buffers: Sequence[object], into: Sequence[Sequence[object]] | None, root: int) "
-                     "-> Request"),
-             "buffers"_a, "into"_a.none(), "root"_a)
+                     "label: int, timeout: float | None) -> Request | Verdict | Failure | None"),
+             "buffers"_a, "into"_a.none(), "root"_a, "label"_a, "timeout"_a.none())
+        .def("broadcast", &GroupHandle::broadcast,
+             nb::sig("def broadcast(self, buffers: Sequence[object], root: int, label: int, timeout: float | None) -> "
+                     "Request | Failure | None"),
+             "buffers"_a, "root"_a, "label"_a, "timeout"_a.none())
+        .def("scatter", &GroupHandle::scatter,
+             nb::sig("def scatter(self, parts: Sequence[Sequence[object]] | None, into: Sequence[object], root: int, "
+                     "label: int, timeout: float | None) -> Request | Failure | None"),
+             "parts"_a.none(), "into"_a, "root"_a, "label"_a, "timeout"_a.none())
+        .def("all_gather", &GroupHandle::all_gather,
+             nb::sig("def all_gather(self, buffers: Sequence[object], into: Sequence[Sequence[object]], label: int, "
+                     "timeout: float | None) -> Request | Failure | None"),
+             "buffers"_a, "into"_a, "label"_a, "timeout"_a.none())
+        .def("all_to_all", &GroupHandle::all_to_all,
+             nb::sig("def all_to_all(self, parts: Sequence[Sequence[object]], into: Sequence[Sequence[object]], label: "
+                     "int, timeout: float | None) -> Request | Failure | None"),
+             "parts"_a, "into"_a, "label"_a, "timeout"_a.none())
+        .def("all_reduce", &GroupHandle::all_reduce,
+             nb::sig("def all_reduce(self, buffers: Sequence[object], op: int, factor: float, label: int, timeout: "
+                     "float | None) -> Request | Failure | None"),
+             "buffers"_a, "op"_a, "factor"_a, "label"_a, "timeout"_a.none())
+        .def("reduce", &GroupHandle::reduce,
+             nb::sig("def reduce(self, buffers: Sequence[object], op: int, factor: float, root: int, label: int, "
+                     "timeout: float | None) -> Request | Failure | None"),
+             "buffers"_a, "op"_a, "factor"_a, "root"_a, "label"_a, "timeout"_a.none())
+        .def("reduce_scatter", &GroupHandle::reduce_scatter,
+             nb::sig("def reduce_scatter(self, parts: Sequence[Sequence[object]], into: Sequence[object], op: int, "
+                     "factor: float, label: int, timeout: float | None) -> Request | Failure | None"),
+             "parts"_a, "into"_a, "op"_a, "factor"_a, "label"_a, "timeout"_a.none())
         .def("gather_bytes", &GroupHandle::gather_bytes,
-             nb::sig(
-                 "def gather_bytes(self, payload: object, root: int, timeout: float) -> list[bytes] | Failure | None"),
-             "payload"_a, "root"_a, "timeout"_a)
-        .def("broadcast_bytes", &GroupHandle::broadcast_bytes,
-             nb::sig("def broadcast_bytes(self, payload: object | None, root: int, timeout: float) -> bytes | Failure"),
-             "payload"_a.none(), "root"_a, "timeout"_a)
+             nb::sig("def gather_bytes(self, payload: object, root: int, label: int, timeout: float) -> list[bytes] | "
+                     "Failure | None"),
+             "payload"_a, "root"_a, "label"_a, "timeout"_a)
+        .def(
+            "broadcast_bytes", &GroupHandle::broadcast_bytes,
+            nb::sig("def broadcast_bytes(self, payload: object | None, root: int, label: int, timeout: float) -> bytes "
+                    "| Failure"),
+            "payload"_a.none(), "root"_a, "label"_a, "timeout"_a)
+        .def(
+            "all_gather_bytes", &GroupHandle::all_gather_bytes,
+            nb::sig("def all_gather_bytes(self, payload: object, label: int, timeout: float) -> list[bytes] | Failure"),
+            "payload"_a, "label"_a, "timeout"_a)
+        .def("scatter_bytes", &GroupHandle::scatter_bytes,
+             nb::sig("def scatter_bytes(self, payloads: list[object] | None, root: int, label: int, timeout: float) -> "
+                     "bytes | Failure"),
+             "payloads"_a.none(), "root"_a, "label"_a, "timeout"_a)
+        .def("all_to_all_bytes", &GroupHandle::all_to_all_bytes,
+             nb::sig("def all_to_all_bytes(self, payloads: list[object], label: int, timeout: float) -> list[bytes] | "
+                     "Failure"),
+             "payloads"_a, "label"_a, "timeout"_a)
+        .def("recv_bytes", &GroupHandle::recv_bytes,
+             nb::sig("def recv_bytes(self, source: int, tag: int, timeout: float) -> tuple[int, bytes] | Failure"),
+             "source"_a, "tag"_a, "timeout"_a)
         .def("gather_rows", &GroupHandle::gather_rows,
-             nb::sig("def gather_rows(self, tree: object | None, root: int, timeout: float) -> bool | Failure"),
-             "tree"_a.none(), "root"_a, "timeout"_a)
+             nb::sig("def gather_rows(self, tree: object | None, root: int, label: int, timeout: float) -> bool | "
+                     "Failure"),
+             "tree"_a.none(), "root"_a, "label"_a, "timeout"_a)
+        .def("refuse", &GroupHandle::refuse, "label"_a)
+        .def("late", &GroupHandle::late, nb::sig("def late(self) -> Failure | None"))
         .def("abort", &GroupHandle::abort)
         .def_prop_ro("next_sequence", &GroupHandle::next_sequence);
 

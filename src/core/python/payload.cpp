@@ -246,7 +246,7 @@ bool Payload::view(PyObject* object, Access access, View& v) {
         object = wrapper->exporter.ptr();
     }
     Py_buffer* b = &buffers_.emplace_back();
-    int flags = PyBUF_STRIDES | PyBUF_FORMAT | (access == Access::write ? PyBUF_WRITABLE : 0);
+    int flags = PyBUF_STRIDES | PyBUF_FORMAT | (access == Access::read ? 0 : PyBUF_WRITABLE);
     if (PyObject_GetBuffer(object, b, flags) != 0) {
         buffers_.pop_back();
         return false;
@@ -271,6 +271,7 @@ bool Payload::add(PyObject* object, Access access) {
     View v;
     if (!view(object, access, v)) return false;
     count_type(v.type);
+    runs.push_back({v.type, v.bytes()});
     return append(v, access, spans);
 }
 
@@ -294,7 +295,7 @@ bool Payload::add_all(PyObject* sequence, Access access) {
 bool Payload::append(const View& v, Access access, Spans& to) {
     uint64_t total = v.bytes();
     if (total == 0) return true;
-    if (access == Access::write && v.may_overlap()) {
+    if (access != Access::read && v.may_overlap()) {
         PyErr_SetString(PyExc_ValueError, "elements of the array overlap in memory");
         return false;
     }
@@ -331,8 +332,8 @@ bool Payload::append(const View& v, Access access, Spans& to) {
     s.strides.assign(v.strides, v.strides + v.dimensions);
     s.view.shape = s.shape.data();
     s.view.strides = s.strides.data();
-    s.write = access == Access::write;
-    if (!s.write) move_elements(s.memory.get(), s.view, true);
+    s.write = access != Access::read;
+    if (access != Access::write) move_elements(s.memory.get(), s.view, true);
     to.add(s.memory.get(), total);
     scratch_.push_back(std::move(s));
     return true;

@@ -51,7 +51,7 @@ class Payload {
     Payload& operator=(Payload&&) = default;
     ~Payload();
 
-    enum class Access { read, write };
+    enum class Access { read, write, update };  // update: read first, and written in place
 
     // Append an object's memory to `spans`. Returns false with a Python exception set.
     bool add(PyObject* object, Access access);
@@ -65,6 +65,11 @@ class Payload {
     void settle();
 
     Spans spans;
+    // What `add` has appended: how many bytes of which element type.
+    struct Run {
+        uint64_t type, bytes;
+    };
+    std::vector<Run> runs;
     // Element types of all that was added, as one number: the type itself if there is one object.
     uint64_t type() const { return count_ == 1 ? first_ : hash_; }
 

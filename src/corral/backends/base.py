@@ -11,7 +11,7 @@ import abc
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
-__all__ = ["Backend", "Buffer", "Operation", "Request"]
+__all__ = ["Backend", "Buffer", "Operation", "Reduction", "Request"]
 
 Buffer: TypeAlias = Any
 """An object whose memory the engine reads or writes: see :mod:`corral.arrays.buffers`."""
@@ -24,6 +24,14 @@ class Operation(NamedTuple):
     buffers: Sequence[Buffer]
     peer: int | None
     tag: int = 0
+
+
+class Reduction(NamedTuple):
+    """How the ranks' elements are combined: in rank order, 16-bit floats in float32."""
+
+    op: Literal["sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum"]
+    factor: float = 1.0
+    """What ``"premul_sum"`` multiplies this rank's elements by."""
 
 
 class Request(Protocol):
@@ -91,12 +99,18 @@ class Backend(abc.ABC):
         """Start every operation at once, whatever their order, and return one request for each."""
 
     @abc.abstractmethod
+    def recv_bytes(self, src: int | None, tag: int = 0, timeout: float | None = None) -> tuple[int, bytes]:
+        """Receive one message of any size, and return the rank it came from and its bytes."""
+
+    # Collectives. Each rank of the group calls the same ones in the same order. `operation` is the name of the
+    # function that the user called, for error messages. Those that begin with "i" start what their namesake does.
+
+    @abc.abstractmethod
     def barrier(self, timeout: float | None = None) -> None:
         """Return when every rank of the group has called it."""
 
     @abc.abstractmethod
-    def ibarrier(self) -> Request:
-        """Start a barrier."""
+    def ibarrier(self) -> Request: ...
 
     @abc.abstractmethod
     def gather(
@@ -105,6 +119,7 @@ class Backend(abc.ABC):
         into: Sequence[Sequence[Buffer]] | None,
         root: int,
         timeout: float | None = None,
+        operation: str = "gather",
     ) -> None:
         """Bring each rank's buffers to `root`, into ``into[rank]``; `into` is ``None`` elsewhere.
 
@@ -112,19 +127,168 @@ class Backend(abc.ABC):
         """
 
     @abc.abstractmethod
-    def igather(self, buffers: Sequence[Buffer], into: Sequence[Sequence[Buffer]] | None, root: int) -> Request:
-        """Start a gather."""
+    def igather(
+        self,
+        buffers: Sequence[Buffer],
+        into: Sequence[Sequence[Buffer]] | None,
+        root: int,
+        operation: str = "gather",
+    ) -> Request: ...
 
     @abc.abstractmethod
-    def gather_bytes(self, payload: bytes, root: int, timeout: float | None = None) -> list[bytes] | None:
-        """Bring each rank's bytes, of any length, to `root`: a list in rank order, ``None`` elsewhere."""
+    def broadcast(
+        self, buffers: Sequence[Buffer], root: int, timeout: float | None = None, operation: str = "broadcast"
+    ) -> None:
+        """Write `root`'s buffers into everyone's."""
 
     @abc.abstractmethod
-    def broadcast_bytes(self, payload: bytes | None, root: int, timeout: float | None = None) -> bytes:
+    def ibroadcast(self, buffers: Sequence[Buffer], root: int, operation: str = "broadcast") -> Request: ...
+
+    @abc.abstractmethod
+    def scatter(
+        self,
+        parts: Sequence[Sequence[Buffer]] | None,
+        into: Sequence[Buffer],
+        root: int,
+        timeout: float | None = None,
+        operation: str = "scatter",
+    ) -> None:
+        """Write ``parts[rank]`` of `root` into each rank's `into`; `parts` is ``None`` elsewhere."""
+
+    @abc.abstractmethod
+    def iscatter(
+        self,
+        parts: Sequence[Sequence[Buffer]] | None,
+        into: Sequence[Buffer],
+        root: int,
+        operation: str = "scatter",
+    ) -> Request: ...
+
+    @abc.abstractmethod
+    def all_gather(
+        self,
+        buffers: Sequence[Buffer],
+        into: Sequence[Sequence[Buffer]],
+        timeout: float | None = None,
+        operation: str = "all_gather",
+    ) -> None:
+        """Write each rank's buffers into everyone's ``into[rank]``.
+
+        Sizes may differ from rank to rank; every rank's `into` must give the same ones. This rank's own entry may be
+        the very memory that it contributes.
+        """
+
+    @abc.abstractmethod
+    def iall_gather(
+        self, buffers: Sequence[Buffer], into: Sequence[Sequence[Buffer]], operation: str = "all_gather"
+    ) -> Request: ...
+
+    @abc.abstractmethod
+    def all_to_all(
+        self,
+        parts: Sequence[Sequence[Buffer]],
+        into: Sequence[Sequence[Buffer]],
+        timeout: float | None = None,
+        operation: str = "all_to_all",
+    ) -> None:
+        """Write ``parts[i]`` of rank *j* into ``into[j]`` of rank *i*, for all of both."""
+
+    @abc.abstractmethod
+    def iall_to_all(
+        self, parts: Sequence[Sequence[Buffer]], into: Sequence[Sequence[Buffer]], operation: str = "all_to_all"
+    ) -> Request: ...
+
+    @abc.abstractmethod
+    def all_reduce(
+        self,
+        buffers: Sequence[Buffer],
+        reduction: Reduction,
+        timeout: float | None = None,
+        operation: str = "all_reduce",
+    ) -> None:
+        """Combine the ranks' buffers, element by element, into everyone's."""
+
+    @abc.abstractmethod
+    def iall_reduce(
+        self, buffers: Sequence[Buffer], reduction: Reduction, operation: str = "all_reduce"
+    ) -> Request: ...
+
+    @abc.abstractmethod
+    def reduce(
+        self,
+        buffers: Sequence[Buffer],
+        reduction: Reduction,
+        root: int,
+        timeout: float | None = None,
+        operation: str = "reduce",
+    ) -> None:
+        """Combine the ranks' buffers into `root`'s; the others' stay as they are."""
+
+    @abc.abstractmethod
+    def ireduce(
+        self, buffers: Sequence[Buffer], reduction: Reduction, root: int, operation: str = "reduce"
+    ) -> Request: ...
+
+    @abc.abstractmethod
+    def reduce_scatter(
+        self,
+        parts: Sequence[Sequence[Buffer]],
+        into: Sequence[Buffer],
+        reduction: Reduction,
+        timeout: float | None = None,
+        operation: str = "reduce_scatter",
+    ) -> None:
+        """Combine the ranks' ``parts[i]`` into `into` of rank *i*, for all *i*."""
+
+    @abc.abstractmethod
+    def ireduce_scatter(
+        self,
+        parts: Sequence[Sequence[Buffer]],
+        into: Sequence[Buffer],
+        reduction: Reduction,
+        operation: str = "reduce_scatter",
+    ) -> Request: ...
+
+    # Of bytes whose number only the sender knows. A payload may also be a list of buffers, sent as one.
+
+    @abc.abstractmethod
+    def gather_bytes(
+        self, payload: Any, root: int, timeout: float | None = None, operation: str = "gather_object"
+    ) -> list[bytes] | None:
+        """Bring each rank's bytes to `root`: a list in rank order, ``None`` elsewhere."""
+
+    @abc.abstractmethod
+    def broadcast_bytes(
+        self, payload: Any, root: int, timeout: float | None = None, operation: str = "broadcast_object_list"
+    ) -> bytes:
         """Return `root`'s bytes on every rank; `payload` is ``None`` elsewhere."""
 
     @abc.abstractmethod
-    def gather_rows(self, tree: Any, root: int, timeout: float | None = None) -> bool:
+    def all_gather_bytes(
+        self, payload: Any, timeout: float | None = None, operation: str = "all_gather_object"
+    ) -> list[bytes]:
+        """Return each rank's bytes on every rank, in rank order."""
+
+    @abc.abstractmethod
+    def scatter_bytes(
+        self,
+        payloads: list[Any] | None,
+        root: int,
+        timeout: float | None = None,
+        operation: str = "scatter_object_list",
+    ) -> bytes:
+        """Return ``payloads[rank]`` of `root` on each rank; `payloads` is ``None`` elsewhere."""
+
+    @abc.abstractmethod
+    def all_to_all_bytes(
+        self, payloads: list[Any], timeout: float | None = None, operation: str = "all_to_all"
+    ) -> list[bytes]:
+        """Return on each rank what the others' `payloads` have for it, in rank order."""
+
+    @abc.abstractmethod
+    def gather_rows(
+        self, tree: Any, root: int, timeout: float | None = None, operation: str = "gather_and_stack"
+    ) -> bool:
         """Write every other rank's leaves into the rows of `root`'s, in rank order, without `root`'s own.
 
         `tree` is a container that `corral._core` can walk (see :mod:`corral.arrays.buffers`). ``True`` means
@@ -133,8 +297,20 @@ class Backend(abc.ABC):
         """
 
     @abc.abstractmethod
+    def refuse(self, operation: str) -> None:
+        """Fail the next collective on every rank: this one was called with arguments that make no sense.
+
+        The rank itself raises its own error afterwards; the others learn that it refused. Without this, all later
+        collectives of the group would meet with the wrong ones.
+        """
+
+    @abc.abstractmethod
     def abort(self, reason: str) -> None:
         """Make every operation of the group that is under way, here or elsewhere, fail with `reason`."""
+
+    @abc.abstractmethod
+    def abandon(self) -> None:
+        """Leave the job without a word: the process ends by an error, and its peers are to learn how."""
 
     @abc.abstractmethod
     def close(self, timeout: float | None = None) -> None:

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from corral import _core
-from corral.backends.base import Backend, Buffer, Operation, Request
+from corral.backends.base import Backend, Buffer, Operation, Reduction, Request
 from corral.backends.shm_errors import Job, connect_error, error_of, verdict_error
+from corral.backends.shm_names import LABELS, REDUCTIONS
 from corral.distributed.errors import DistBackendError
 
 __all__ = ["ShmBackend", "ShmRequest"]
@@ -29,11 +30,12 @@ def _context(name: str) -> int:
 class ShmRequest:
     """An operation of the native engine that is under way."""
 
-    __slots__ = ("_backend", "_request")
+    __slots__ = ("_backend", "_operation", "_request")
 
-    def __init__(self, backend: ShmBackend, request: _core.Request) -> None:
+    def __init__(self, backend: ShmBackend, request: _core.Request, operation: str = "") -> None:
         self._backend = backend
         self._request = request
+        self._operation = operation
 
     def wait(self, timeout: float | None = None) -> None:
         failure = self._request.wait(self._backend.timeout if timeout is None else timeout)
@@ -41,7 +43,7 @@ class ShmRequest:
             raise self._backend._error(failure, timeout)
         verdict = self._request.verdict()
         if verdict is not None:
-            raise verdict_error(verdict, self._backend)
+            raise verdict_error(verdict, self._backend, self._operation)
 
     def is_completed(self) -> bool:
         return self._request.done()
@@ -51,7 +53,7 @@ class ShmRequest:
         if failure is not None:
             return self._backend._error(failure, None)
         verdict = self._request.verdict() if self._request.done() else None
-        return None if verdict is None else verdict_error(verdict, self._backend)
+        return None if verdict is None else verdict_error(verdict, self._backend, self._operation)
 
     def source(self) -> int | None:
         world = self._request.source()
@@ -131,17 +133,25 @@ class ShmBackend(Backend):
             request._request.background()
         return [*requests]
 
+    def recv_bytes(self, src: int | None, tag: int = 0, timeout: float | None = None) -> tuple[int, bytes]:
+        outcome = self._group.recv_bytes(_ANY if src is None else src, tag, self._limit(timeout))
+        if type(outcome) is tuple:
+            return outcome
+        raise self._error(outcome, timeout)
+
+    def _limit(self, timeout: float | None) -> float:
+        return self.timeout if timeout is None else timeout
+
+    def _started(self, request: Any, operation: str = "") -> ShmRequest:
+        return ShmRequest(self, request, operation)
+
     def barrier(self, timeout: float | None = None) -> None:
         failure = self._group.barrier(self.timeout if timeout is None else timeout)
         if failure is not None:
             raise self._error(failure, timeout)
 
     def ibarrier(self) -> ShmRequest:
-        return self._in_background(self._group.ibarrier())
-
-    def _in_background(self, request: _core.Request) -> ShmRequest:
-        request.background()
-        return ShmRequest(self, request)
+        return self._started(self._group.barrier(None))
 
     def gather(
         self,
@@ -149,34 +159,219 @@ class ShmBackend(Backend):
         into: Sequence[Sequence[Buffer]] | None,
         root: int,
         timeout: float | None = None,
+        operation: str = "gather",
     ) -> None:
-        outcome = self._group.gather(buffers, into, root, self.timeout if timeout is None else timeout)
+        outcome = self._group.gather(
+            buffers, into, root, LABELS[operation], self.timeout if timeout is None else timeout
+        )
         if outcome is None:
             return
         if type(outcome) is _core.Verdict:
-            raise verdict_error(outcome, self)
+            raise verdict_error(outcome, self, operation)
         raise self._error(outcome, timeout)
 
-    def igather(self, buffers: Sequence[Buffer], into: Sequence[Sequence[Buffer]] | None, root: int) -> ShmRequest:
-        return self._in_background(self._group.igather(buffers, into, root))
+    def igather(
+        self,
+        buffers: Sequence[Buffer],
+        into: Sequence[Sequence[Buffer]] | None,
+        root: int,
+        operation: str = "gather",
+    ) -> ShmRequest:
+        return self._started(self._group.gather(buffers, into, root, LABELS[operation], None), operation)
 
-    def gather_bytes(self, payload: bytes, root: int, timeout: float | None = None) -> list[bytes] | None:
-        outcome = self._group.gather_bytes(payload, root, self.timeout if timeout is None else timeout)
+    def broadcast(
+        self, buffers: Sequence[Buffer], root: int, timeout: float | None = None, operation: str = "broadcast"
+    ) -> None:
+        failure = self._group.broadcast(buffers, root, LABELS[operation], self.timeout if timeout is None else timeout)
+        if failure is not None:
+            raise self._error(failure, timeout)
+
+    def ibroadcast(self, buffers: Sequence[Buffer], root: int, operation: str = "broadcast") -> ShmRequest:
+        return self._started(self._group.broadcast(buffers, root, LABELS[operation], None))
+
+    def scatter(
+        self,
+        parts: Sequence[Sequence[Buffer]] | None,
+        into: Sequence[Buffer],
+        root: int,
+        timeout: float | None = None,
+        operation: str = "scatter",
+    ) -> None:
+        failure = self._group.scatter(
+            parts, into, root, LABELS[operation], self.timeout if timeout is None else timeout
+        )
+        if failure is not None:
+            raise self._error(failure, timeout)
+
+    def iscatter(
+        self, parts: Sequence[Sequence[Buffer]] | None, into: Sequence[Buffer], root: int, operation: str = "scatter"
+    ) -> ShmRequest:
+        return self._started(self._group.scatter(parts, into, root, LABELS[operation], None))
+
+    def all_gather(
+        self,
+        buffers: Sequence[Buffer],
+        into: Sequence[Sequence[Buffer]],
+        timeout: float | None = None,
+        operation: str = "all_gather",
+    ) -> None:
+        failure = self._group.all_gather(buffers, into, LABELS[operation], self.timeout if timeout is None else timeout)
+        if failure is not None:
+            raise self._error(failure, timeout)
+
+    def iall_gather(
+        self, buffers: Sequence[Buffer], into: Sequence[Sequence[Buffer]], operation: str = "all_gather"
+    ) -> ShmRequest:
+        return self._started(self._group.all_gather(buffers, into, LABELS[operation], None))
+
+    def all_to_all(
+        self,
+        parts: Sequence[Sequence[Buffer]],
+        into: Sequence[Sequence[Buffer]],
+        timeout: float | None = None,
+        operation: str = "all_to_all",
+    ) -> None:
+        failure = self._group.all_to_all(parts, into, LABELS[operation], self.timeout if timeout is None else timeout)
+        if failure is not None:
+            raise self._error(failure, timeout)
+
+    def iall_to_all(
+        self, parts: Sequence[Sequence[Buffer]], into: Sequence[Sequence[Buffer]], operation: str = "all_to_all"
+    ) -> ShmRequest:
+        return self._started(self._group.all_to_all(parts, into, LABELS[operation], None))
+
+    def all_reduce(
+        self,
+        buffers: Sequence[Buffer],
+        reduction: Reduction,
+        timeout: float | None = None,
+        operation: str = "all_reduce",
+    ) -> None:
+        failure = self._group.all_reduce(
+            buffers,
+            REDUCTIONS[reduction.op],
+            reduction.factor,
+            LABELS[operation],
+            self.timeout if timeout is None else timeout,
+        )
+        if failure is not None:
+            raise self._error(failure, timeout)
+
+    def iall_reduce(self, buffers: Sequence[Buffer], reduction: Reduction, operation: str = "all_reduce") -> ShmRequest:
+        return self._started(
+            self._group.all_reduce(buffers, REDUCTIONS[reduction.op], reduction.factor, LABELS[operation], None)
+        )
+
+    def reduce(
+        self,
+        buffers: Sequence[Buffer],
+        reduction: Reduction,
+        root: int,
+        timeout: float | None = None,
+        operation: str = "reduce",
+    ) -> None:
+        failure = self._group.reduce(
+            buffers,
+            REDUCTIONS[reduction.op],
+            reduction.factor,
+            root,
+            LABELS[operation],
+            self.timeout if timeout is None else timeout,
+        )
+        if failure is not None:
+            raise self._error(failure, timeout)
+
+    def ireduce(
+        self, buffers: Sequence[Buffer], reduction: Reduction, root: int, operation: str = "reduce"
+    ) -> ShmRequest:
+        return self._started(
+            self._group.reduce(buffers, REDUCTIONS[reduction.op], reduction.factor, root, LABELS[operation], None)
+        )
+
+    def reduce_scatter(
+        self,
+        parts: Sequence[Sequence[Buffer]],
+        into: Sequence[Buffer],
+        reduction: Reduction,
+        timeout: float | None = None,
+        operation: str = "reduce_scatter",
+    ) -> None:
+        failure = self._group.reduce_scatter(
+            parts,
+            into,
+            REDUCTIONS[reduction.op],
+            reduction.factor,
+            LABELS[operation],
+            self.timeout if timeout is None else timeout,
+        )
+        if failure is not None:
+            raise self._error(failure, timeout)
+
+    def ireduce_scatter(
+        self,
+        parts: Sequence[Sequence[Buffer]],
+        into: Sequence[Buffer],
+        reduction: Reduction,
+        operation: str = "reduce_scatter",
+    ) -> ShmRequest:
+        return self._started(
+            self._group.reduce_scatter(parts, into, REDUCTIONS[reduction.op], reduction.factor, LABELS[operation], None)
+        )
+
+    def gather_bytes(
+        self, payload: Any, root: int, timeout: float | None = None, operation: str = "gather_object"
+    ) -> list[bytes] | None:
+        outcome = self._group.gather_bytes(payload, root, LABELS[operation], self._limit(timeout))
         if outcome is None or type(outcome) is list:
             return outcome
         raise self._error(outcome, timeout)
 
-    def broadcast_bytes(self, payload: bytes | None, root: int, timeout: float | None = None) -> bytes:
-        outcome = self._group.broadcast_bytes(payload, root, self.timeout if timeout is None else timeout)
-        if isinstance(outcome, bytes):
+    def broadcast_bytes(
+        self, payload: Any, root: int, timeout: float | None = None, operation: str = "broadcast_object_list"
+    ) -> bytes:
+        outcome = self._group.broadcast_bytes(payload, root, LABELS[operation], self._limit(timeout))
+        if type(outcome) is bytes:
             return outcome
         raise self._error(outcome, timeout)
 
-    def gather_rows(self, tree: Any, root: int, timeout: float | None = None) -> bool:
-        outcome = self._group.gather_rows(tree, root, self.timeout if timeout is None else timeout)
+    def all_gather_bytes(
+        self, payload: Any, timeout: float | None = None, operation: str = "all_gather_object"
+    ) -> list[bytes]:
+        outcome = self._group.all_gather_bytes(payload, LABELS[operation], self._limit(timeout))
+        if type(outcome) is list:
+            return outcome
+        raise self._error(outcome, timeout)
+
+    def scatter_bytes(
+        self,
+        payloads: list[Any] | None,
+        root: int,
+        timeout: float | None = None,
+        operation: str = "scatter_object_list",
+    ) -> bytes:
+        outcome = self._group.scatter_bytes(payloads, root, LABELS[operation], self._limit(timeout))
+        if type(outcome) is bytes:
+            return outcome
+        raise self._error(outcome, timeout)
+
+    def all_to_all_bytes(
+        self, payloads: list[Any], timeout: float | None = None, operation: str = "all_to_all"
+    ) -> list[bytes]:
+        outcome = self._group.all_to_all_bytes(payloads, LABELS[operation], self._limit(timeout))
+        if type(outcome) is list:
+            return outcome
+        raise self._error(outcome, timeout)
+
+    def gather_rows(
+        self, tree: Any, root: int, timeout: float | None = None, operation: str = "gather_and_stack"
+    ) -> bool:
+        outcome = self._group.gather_rows(tree, root, LABELS[operation], self.timeout if timeout is None else timeout)
         if outcome is True or outcome is False:
             return outcome
         raise self._error(outcome, timeout)
+
+    def refuse(self, operation: str) -> None:
+        self._group.refuse(LABELS[operation])
 
     def abort(self, reason: str) -> None:
         self._group.abort()
@@ -185,10 +380,16 @@ class ShmBackend(Backend):
         if self._closed:
             return
         self._closed = True
+        late = self._group.late()
         self.job.open_groups -= 1
         self.job.engine.flush(_CLOSE_TIMEOUT if timeout is None else timeout)
         if self.job.open_groups == 0:
             self.job.engine.leave()
+        if late is not None:  # the last chance to say it
+            raise self._error(late, timeout)
+
+    def abandon(self) -> None:
+        self.job.engine.abandon()
 
     def segment_bytes(self) -> int:
         """Memory that this rank's segment holds now, in bytes; pages never touched do not count."""

@@ -8,6 +8,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any
 
+from corral.backends.shm_names import NAMES, reduction_name
 from corral.distributed.errors import DistBackendError, DistTimeoutError, MismatchError, PeerLostError
 
 if TYPE_CHECKING:
@@ -16,18 +17,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Job", "connect_error", "error_of", "verdict_error"]
 
-# As in src/core/failure.h and src/core/operations.h.
-TIMEOUT, PEER_LOST, MISMATCH, WRONG_SIZE, WRONG_TYPE, ABORTED, INTERRUPTED, CLOSED, CORRUPT, SYSTEM = range(1, 11)
-_CODES = (
-    "nothing",
-    "send",
-    "recv",
-    "barrier",
-    "gather",
-    "gather_object",
-    "gather_and_stack",
-    "broadcast_object",
-)
+# As in src/core/failure.h.
+TIMEOUT, PEER_LOST, MISMATCH, WRONG_SIZE, WRONG_TYPE, ABORTED, INTERRUPTED = range(1, 8)
+CLOSED, CORRUPT, SYSTEM, REFUSED, LATE = range(8, 13)
+_CALL_REFUSED = 4  # src/core/shared.h
 _COLLECTIVE = 1 << 63
 
 _KINDS = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
@@ -67,14 +60,22 @@ def type_name(number: int) -> str:
     return f"{_KINDS.get(code, 'dtype')}{bits}"
 
 
-def _call_text(call: tuple[int, int, int, int, int, int], backend: ShmBackend) -> str:
-    code, root, _, size, kind, _ = call
+def _name(code: int) -> str:
+    return NAMES[code] if code < len(NAMES) else str(code)
+
+
+def _call_text(call: tuple[int, int, int, int, int, int, int], backend: ShmBackend) -> str:
+    code, root, _, size, kind, detail, state = call
+    if state == _CALL_REFUSED:
+        return f"{_name(code)} with arguments that it refused itself"
     words = [] if root < 0 else [f"root={backend.members[root] if root < backend.size else root}"]
     if kind:
         words.append(type_name(kind))
     if size:
         words.append(f"{size} bytes")
-    return f"{_CODES[code] if code < len(_CODES) else code}({', '.join(words)})"
+    if detail:
+        words.append(reduction_name(detail - 1))
+    return f"{_name(code)}({', '.join(words)})"
 
 
 def _exit_text(backend: ShmBackend, rank: int) -> str:
@@ -103,7 +104,7 @@ def _doing(backend: ShmBackend, rank: int, sequence: int | None) -> str:
     if waiting is not None:
         code, peer, context, match, since = waiting
         seconds = max(0.0, (time.monotonic_ns() - since) / 1e9)
-        what = _CODES[code] if code < len(_CODES) else str(code)
+        what = _name(code)
         where = "" if context == backend.context else " of another group"
         if match & _COLLECTIVE:
             number = (match & ~_COLLECTIVE) >> 8
@@ -116,7 +117,7 @@ def _doing(backend: ShmBackend, rank: int, sequence: int | None) -> str:
     if last is None:
         return f"rank {rank} has called no collective of this group and waits for nothing"
     number, call = last
-    state = {1: "is in", 2: "has finished", 3: "has failed in"}.get(call[5], "knows")
+    state = {1: "is in", 2: "has finished", 3: "has failed in", 4: "called"}.get(call[6], "knows")
     return f"rank {rank} {state} {_call_text(call, backend)} #{number} and called nothing since"
 
 
@@ -135,9 +136,33 @@ def _missing(backend: ShmBackend, failure: Any) -> list[int]:
 
 def _heading(backend: ShmBackend, failure: Any) -> str:
     code = failure.code
-    what = _CODES[code] if code < len(_CODES) else str(code)
+    what = _name(code) if code else "destroy_process_group"
     number = "" if failure.sequence is None else f" #{failure.sequence}"
     return f"{what}{number} on rank {backend.job.engine.rank} (group {backend.group_name!r})"
+
+
+def _lost_error(heading: str, backend: ShmBackend, rank: int) -> PeerLostError:
+    """Name the rank that the operation needed, and any other that was killed: that it went may be a consequence."""
+    text = f"{heading}: rank {rank} {_exit_text(backend, rank)} (process {backend.job.engine.pid(rank)})"
+    lost = [rank]
+    for other in backend.members:
+        if other in (rank, backend.job.engine.rank):
+            continue
+        gone, left, status = backend.job.engine.gone(other)
+        if gone and not (left and not status):
+            text += f"; rank {other} {_exit_text(backend, other)}"
+            lost.append(other)
+    whose = "that rank's" if len(lost) == 1 else "these ranks'"
+    return PeerLostError(f"{text}. Look at {whose} own output for the cause.", tuple(lost))
+
+
+def _part_text(failure: Any) -> str:
+    """Describe a collective's message that did not fit what it was to be received into."""
+    if failure.reason == WRONG_SIZE:
+        sent, wanted = f"{failure.actual} bytes", f"{failure.expected} bytes"
+    else:
+        sent, wanted = type_name(failure.actual), type_name(failure.expected)
+    return f"rank {failure.rank} contributes {sent} where rank {failure.finder} expects {wanted}"
 
 
 def error_of(failure: Any, backend: ShmBackend, timeout: float) -> DistBackendError:
@@ -152,13 +177,24 @@ def error_of(failure: Any, backend: ShmBackend, timeout: float) -> DistBackendEr
             "Call the same operation on every rank it needs, or allow more time with timeout=."
         )
     if reason == PEER_LOST:
-        return PeerLostError(
-            f"{heading}: rank {rank} {_exit_text(backend, rank)} (process {backend.job.engine.pid(rank)}). "
-            "Look at that rank's own output for the cause.",
-            (rank,),
-        )
+        return _lost_error(heading, backend, rank)
     if reason == MISMATCH:
-        return MismatchError(f"{heading}: the ranks called different operations. {_calls(backend, failure)}")
+        return MismatchError(
+            f"{heading}: the ranks called different operations. {_calls(backend, failure.sequence)} "
+            "Call the same operation with fitting arguments on every rank."
+        )
+    if reason == REFUSED:
+        return MismatchError(
+            f"{heading}: {_calls(backend, failure.sequence)} That rank's own error says what was wrong with them."
+        )
+    if reason == LATE:
+        return MismatchError(
+            f"{heading}: an earlier call, #{failure.actual}, did not fit those of other ranks, which showed only after "
+            f"it had completed here: {_calls(backend, failure.actual)} "
+            f"{'' if failure.sequence is None else 'The present call was not carried out.'}".rstrip()
+        )
+    if reason in (WRONG_SIZE, WRONG_TYPE) and failure.sequence is not None:
+        return MismatchError(f"{heading}: {_part_text(failure)}. Give the same sizes and dtypes on both ranks.")
     if reason in (WRONG_SIZE, WRONG_TYPE):
         if reason == WRONG_SIZE:
             detail = f"holds {failure.actual} bytes, the receiving array {failure.expected} bytes"
@@ -169,10 +205,16 @@ def error_of(failure: Any, backend: ShmBackend, timeout: float) -> DistBackendEr
             "receive into an array of the sender's dtype and size."
         )
     if reason == ABORTED:
-        why = {TIMEOUT: "its timeout passed", INTERRUPTED: "it was interrupted", SYSTEM: "a copy failed"}
+        why = {
+            TIMEOUT: "its timeout passed",
+            INTERRUPTED: "it was interrupted",
+            SYSTEM: "a copy failed",
+            LATE: f"it had learned that call #{failure.actual} had not fitted",
+        }
         cause = why.get(failure.detail, "it aborted the operation")
         text = f"{heading}: rank {rank} gave up on this operation because {cause}."
-        return DistTimeoutError(text) if failure.detail == TIMEOUT else DistBackendError(text)
+        raised = {TIMEOUT: DistTimeoutError, LATE: MismatchError}
+        return raised.get(failure.detail, DistBackendError)(text)
     if reason == CORRUPT:
         return DistBackendError(f"{heading}: the shared memory written by rank {rank} makes no sense.")
     if reason == SYSTEM:
@@ -196,11 +238,11 @@ def connect_error(error: RuntimeError, rank: int) -> DistBackendError:
     )
 
 
-def _calls(backend: ShmBackend, failure: Any) -> str:
+def _calls(backend: ShmBackend, sequence: int) -> str:
     engine = backend.job.engine
     groups: dict[str, list[int]] = {}
     for rank in backend.members:
-        call = engine.call(rank, backend.context, failure.sequence)
+        call = engine.call(rank, backend.context, sequence)
         text = "nothing yet" if call is None else _call_text(call, backend)
         groups.setdefault(text, []).append(rank)
     parts = []
@@ -210,7 +252,7 @@ def _calls(backend: ShmBackend, failure: Any) -> str:
     return "; ".join(parts) + "."
 
 
-def verdict_error(verdict: Any, backend: ShmBackend) -> MismatchError:
+def verdict_error(verdict: Any, backend: ShmBackend, operation: str) -> MismatchError:
     """Turn what a gather's root refused into the exception that every rank raises."""
     rank = backend.members[verdict.rank]
     if verdict.status == 1:
@@ -219,4 +261,4 @@ def verdict_error(verdict: Any, backend: ShmBackend) -> MismatchError:
         detail = (
             f"contributes {type_name(verdict.actual)}, the array prepared for it is of {type_name(verdict.expected)}"
         )
-    return MismatchError(f"gather (group {backend.group_name!r}): rank {rank} {detail}. Nothing was written.")
+    return MismatchError(f"{operation} (group {backend.group_name!r}): rank {rank} {detail}. Nothing was written.")

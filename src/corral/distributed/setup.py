@@ -247,7 +247,7 @@ def _next_shared_name() -> str:
 def _agree(parent: ProcessGroup, members: tuple[int, ...], name: str) -> None:
     """Wait for every rank of the job, and raise on all of them if they are making different groups."""
     mine = f"{name}:{','.join(map(str, members))}".encode()
-    calls = parent.backend.gather_bytes(mine, 0)
+    calls = parent.backend.gather_bytes(mine, 0, operation="new_group")
     verdict: bytes | None = None
     if calls is not None:
         verdict = b""
@@ -258,7 +258,7 @@ def _agree(parent: ProcessGroup, members: tuple[int, ...], name: str) -> None:
                 for number, _, theirs in [call.decode(errors="replace").partition(":")]
             )
             verdict = f"new_group was called differently on different ranks: {said}".encode()
-    verdict = parent.backend.broadcast_bytes(verdict, 0)
+    verdict = parent.backend.broadcast_bytes(verdict, 0, operation="new_group")
     if verdict:
         raise MismatchError(verdict.decode(errors="replace"))
 
@@ -283,7 +283,9 @@ def _at_exit() -> None:
     if groups.world is None:
         return
     if hasattr(sys, "last_value") and sys.last_value is not None and not hasattr(sys, "ps1"):
-        return  # it ends by an error: its peers must learn that, not wait for it
+        # It ends by an error: its peers are to learn from the exit code that it did.
+        groups.world.backend.abandon()
+        return
     try:
         destroy_process_group()
     except Exception as error:  # the process is ending: there is nobody to raise to

@@ -133,7 +133,7 @@ def _negotiate(td: Any, pg: ProcessGroup, root: int) -> Any:
         describe,
         lambda layouts: plan_rows(td, layouts, pg.ranks, root, pg.allow_pickle),
     )
-    pg.backend.gather(sent, None if plan is None else plan.into, root)
+    pg.backend.gather(sent, None if plan is None else plan.into, root, operation="gather_and_stack")
     return None if plan is None else plan.finish()
 
 

@@ -59,7 +59,7 @@ def agree(
         payload = _NOTHING if layout is None else _LAYOUT + layout.to_bytes()
     except Exception as error:
         payload = _refusal(error, rank)
-    shown = pg.backend.gather_bytes(payload, root)
+    shown = pg.backend.gather_bytes(payload, root, operation=operation)
     plan: _Plan | None = None
     verdict: bytes | None = None
     if shown is not None:
@@ -72,7 +72,7 @@ def agree(
                 verdict = b""
             except Exception as error:
                 verdict = _refusal(error, rank)
-    verdict = pg.backend.broadcast_bytes(verdict, root)
+    verdict = pg.backend.broadcast_bytes(verdict, root, operation=operation)
     if verdict:
         text = f"{operation}: {verdict[1:].decode(errors='replace')}"
         raised: type[DistBackendError] = PickleError if verdict[:1] == _PICKLE_ERROR else MismatchError
