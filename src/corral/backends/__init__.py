@@ -9,13 +9,14 @@ True
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+import importlib.util
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from corral.backends.base import Backend
 
-__all__ = ["DEFAULT", "Engine", "load", "names", "register"]
+__all__ = ["DEFAULT", "Engine", "available", "load", "names", "register"]
 
 DEFAULT = "shm"
 """Name of the backend used where none is asked for."""
@@ -39,12 +40,17 @@ class Engine(Protocol):
 
 
 class _Entry(NamedTuple):
-    target: str
+    target: str | Engine
     hint: str
+    requires: tuple[str, ...] = ()
 
 
 _entries: dict[str, _Entry] = {
-    "shm": _Entry("corral.backends.shm:ShmBackend", "reinstall corral from a wheel, or build it with `pip install .`"),
+    "shm": _Entry(
+        "corral.backends.shm:ShmBackend",
+        "reinstall corral from a wheel, or build it with `pip install .`",
+        ("corral._core",),
+    ),
 }
 
 
@@ -53,7 +59,24 @@ def names() -> tuple[str, ...]:
     return tuple(_entries)
 
 
-def register(name: str, target: str, hint: str = "") -> None:
+def available(name: str) -> bool:
+    """Whether a backend of this name is registered and what it needs is installed. Imports none of it.
+
+    Examples
+    --------
+    >>> available("shm"), available("carrier pigeon")
+    (True, False)
+    """
+    entry = _entries.get(name.lower())
+    if entry is None:
+        return False
+    needed = list(entry.requires)
+    if isinstance(entry.target, str):  # of a package that is not loaded, its root: to look further would import it
+        needed.append(entry.target.partition(":")[0].partition(".")[0])
+    return all(importlib.util.find_spec(module) is not None for module in needed)
+
+
+def register(name: str, target: str | Engine, hint: str = "", requires: Sequence[str] = ()) -> None:
     """Make a backend known under a name.
 
     Parameters
@@ -61,9 +84,11 @@ def register(name: str, target: str, hint: str = "") -> None:
     name
         What users pass as ``backend=``; lower case.
     target
-        Where its class is: ``"package.module:Class"``. It is imported when first used.
+        Where its class is: ``"package.module:Class"``, imported when first used; or the class itself.
     hint
         What to do when the import fails, for the error message.
+    requires
+        Modules that it cannot do without, such as ``"mpi4py"``, by which `available` judges.
 
     Examples
     --------
@@ -75,9 +100,9 @@ def register(name: str, target: str, hint: str = "") -> None:
     """
     if not name or name != name.lower():
         raise ValueError(f"a backend's name is lower case and not empty, got {name!r}")
-    if target.count(":") != 1:
+    if isinstance(target, str) and target.count(":") != 1:
         raise ValueError(f"target must look like 'package.module:Class', got {target!r}")
-    _entries[name] = _Entry(target, hint)
+    _entries[name] = _Entry(target, hint, tuple(requires))
 
 
 def load(name: str) -> Engine:
@@ -93,6 +118,8 @@ def load(name: str) -> Engine:
     entry = _entries.get(name.lower())
     if entry is None:
         raise ValueError(f"unknown backend {name!r}; the known ones are {', '.join(map(repr, _entries))}")
+    if not isinstance(entry.target, str):
+        return entry.target
     module, _, attribute = entry.target.partition(":")
     try:
         backend: Engine = getattr(importlib.import_module(module), attribute)

@@ -16,7 +16,23 @@ Examples
 >>> dist.destroy_process_group()
 """
 
+import importlib
+from typing import Any
+
+from corral.distributed.backend_config import (
+    Backend,
+    BackendConfig,
+    get_backend_config,
+    get_default_backend_for_device,
+    is_backend_available,
+    is_gloo_available,
+    is_mpi_available,
+    is_nccl_available,
+    is_ucc_available,
+    is_xccl_available,
+)
 from corral.distributed.collectives import barrier, gather
+from corral.distributed.debug import DebugLevel, get_debug_level, set_debug_level, set_debug_level_from_env
 from corral.distributed.errors import (
     DistBackendError,
     DistError,
@@ -38,12 +54,25 @@ from corral.distributed.groups import (
     group,
     is_initialized,
 )
+from corral.distributed.introspection import (
+    default_pg_timeout,
+    get_node_local_rank,
+    get_pg_count,
+    is_torchelastic_launched,
+    supports_complex,
+)
+from corral.distributed.mesh import DeviceMesh, init_device_mesh
 from corral.distributed.objects import gather_object
 from corral.distributed.p2p import P2POp, batch_isend_irecv, irecv, isend, recv, send
 from corral.distributed.setup import destroy_process_group, init_process_group, is_available, new_group
+from corral.distributed.subgroups import new_subgroups, new_subgroups_by_enumeration, split_group
 from corral.distributed.work import Future, Work
 
 __all__ = [
+    "Backend",
+    "BackendConfig",
+    "DebugLevel",
+    "DeviceMesh",
     "DistBackendError",
     "DistError",
     "DistNetworkError",
@@ -58,22 +87,48 @@ __all__ = [
     "Work",
     "barrier",
     "batch_isend_irecv",
+    "default_pg_timeout",
     "destroy_process_group",
     "gather",
     "gather_object",
     "get_backend",
+    "get_backend_config",
+    "get_debug_level",
+    "get_default_backend_for_device",
     "get_global_rank",
     "get_group_rank",
+    "get_node_local_rank",
+    "get_pg_count",
     "get_process_group_ranks",
     "get_rank",
     "get_world_size",
     "group",
+    "init_device_mesh",
     "init_process_group",
     "irecv",
     "is_available",
+    "is_backend_available",
+    "is_gloo_available",
     "is_initialized",
+    "is_mpi_available",
+    "is_nccl_available",
+    "is_torchelastic_launched",
+    "is_ucc_available",
+    "is_xccl_available",
     "isend",
     "new_group",
+    "new_subgroups",
+    "new_subgroups_by_enumeration",
     "recv",
     "send",
+    "set_debug_level",
+    "set_debug_level_from_env",
+    "split_group",
+    "supports_complex",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("device_mesh", "distributed_c10d"):  # torch's modules of these names are there without an import, too
+        return importlib.import_module(f"corral.distributed.{name}")
+    raise AttributeError(f"module 'corral.distributed' has no attribute {name!r}")

@@ -202,17 +202,11 @@ def new_group(
         name = f"local-{digest}-{count}"
     else:
         name = _next_shared_name()
-        _agree(parent, members, name)
+        agree(parent, "new_group", name, ",".join(map(str, members)))
         if parent._rank not in members:
             return NON_GROUP_MEMBER
-    made = ProcessGroup(
-        parent.backend.split(members, name, limit),
-        members,
-        name,
-        group_desc,
-        parent.allow_pickle if allow_pickle is None else _pickle_allowed(allow_pickle),
-    )
-    _subgroups.append(made)
+    pickle = parent.allow_pickle if allow_pickle is None else _pickle_allowed(allow_pickle)
+    made = make_subgroup(parent, members, name, limit, group_desc, pickle)
     if use_local_synchronization:
         made.backend.barrier()
     return made
@@ -244,23 +238,52 @@ def _next_shared_name() -> str:
     return name
 
 
-def _agree(parent: ProcessGroup, members: tuple[int, ...], name: str) -> None:
-    """Wait for every rank of the job, and raise on all of them if they are making different groups."""
-    mine = f"{name}:{','.join(map(str, members))}".encode()
-    calls = parent.backend.gather_bytes(mine, 0, operation="new_group")
+def agree(parent: ProcessGroup, operation: str, name: str, members: str) -> None:
+    """Wait for every rank of a group, and raise on all of them if they are making different groups."""
+    calls = parent.backend.gather_bytes(f"{name}:{members}".encode(), 0, operation=operation)
     verdict: bytes | None = None
     if calls is not None:
         verdict = b""
         if any(call != calls[0] for call in calls):
             said = "; ".join(
                 f"rank {rank}: group {number} of ranks [{theirs}]"
-                for rank, call in enumerate(calls)
+                for rank, call in zip(parent.ranks, calls, strict=True)
                 for number, _, theirs in [call.decode(errors="replace").partition(":")]
             )
-            verdict = f"new_group was called differently on different ranks: {said}".encode()
-    verdict = parent.backend.broadcast_bytes(verdict, 0, operation="new_group")
+            verdict = f"{operation} was called differently on different ranks: {said}".encode()
+    verdict = parent.backend.broadcast_bytes(verdict, 0, operation=operation)
     if verdict:
         raise MismatchError(verdict.decode(errors="replace"))
+
+
+def make_subgroup(
+    parent: ProcessGroup,
+    positions: Sequence[int],
+    name: str,
+    limit: float | None,
+    group_desc: str | None,
+    allow_pickle: bool,
+) -> ProcessGroup:
+    """Make a group of this and other ranks of `parent`, given as its group ranks, without talking to anyone."""
+    made = ProcessGroup(
+        parent.backend.split(positions, name, limit),
+        [parent.ranks[position] for position in positions],
+        name,
+        group_desc,
+        allow_pickle,
+    )
+    _subgroups.append(made)
+    return made
+
+
+def groups_made() -> int:
+    """Return how many groups all ranks have made together, the default one included."""
+    return _shared_count
+
+
+def open_groups() -> list[ProcessGroup]:
+    """Return the groups of this rank that can be used, the default one first."""
+    return [] if groups.world is None else [groups.world, *_subgroups]
 
 
 def _pickle_allowed(allow_pickle: bool | None) -> bool:
