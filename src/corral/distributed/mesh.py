@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from corral.distributed import groups, setup
-from corral.distributed.debug import DebugLevel, get_debug_level
 from corral.distributed.groups import ProcessGroup
 from corral.distributed.mesh_arguments import Override, overrides_of, ranks_of, without_index
+from corral.distributed.mesh_array import RankArray
 from corral.distributed.mesh_layout import Layout
 
 __all__ = ["DeviceMesh", "current_mesh", "init_device_mesh"]
@@ -28,7 +28,7 @@ class _Entered(threading.local):
 _entered = _Entered()
 
 
-class DeviceMesh:
+class DeviceMesh(RankArray):
     """Ranks arranged in an array of any number of dimensions.
 
     Mirrors ``torch.distributed.DeviceMesh``. Along each dimension every rank has a group of the ranks that differ
@@ -89,24 +89,20 @@ class DeviceMesh:
                 "backend_override should have the same length as the number of mesh dimensions, "
                 f"but got {len(backend_override)} and {ranks.ndim}."
             )
-        self._device_type = device_type
-        self._layout = Layout.of_shape(ranks.shape)
-        self._ranks: tuple[int, ...] = tuple(ranks.reshape(-1).tolist())
-        self._mesh_dim_names: _Names = tuple(mesh_dim_names) if mesh_dim_names else None
+        if _init_backend:
+            _ensure_world_of(ranks.size)
+        super().__init__(
+            device_type,
+            tuple(ranks.reshape(-1).tolist()),
+            Layout.of_shape(ranks.shape),
+            tuple(mesh_dim_names) if mesh_dim_names else None,
+            groups.get_rank() if _rank is None else _rank,
+        )
         self._root: DeviceMesh | None = None
         self._flattened: dict[str, DeviceMesh] = {}
         self._groups: list[ProcessGroup] | None = None  # one for each dimension; none on ranks outside the mesh
         if _init_backend:
-            if not groups.is_initialized():
-                setup.init_process_group()
-            world_size = groups.get_world_size()
-            if len(self._ranks) > world_size:
-                raise RuntimeError(
-                    f"Mesh should not be bigger than default world size {world_size}, "
-                    f"but found {len(self._ranks)} ranks!"
-                )
             self._groups = self._make_groups(self._layout, self._mesh_dim_names, backend_override)
-        self._rank = groups.get_rank() if _rank is None else _rank
 
     def _make_groups(self, layout: Layout, names: _Names, overrides: Sequence[Override]) -> list[ProcessGroup]:
         """Make the groups along each dimension, with all ranks of the job; return those that this rank is in."""
@@ -129,74 +125,17 @@ class DeviceMesh:
                     mine.append(made)
         return mine
 
-    def _lines(self, layout: Layout) -> Any:
-        """Return the ranks of the submesh with this layout and of all its siblings."""
-        return np.asarray(self._ranks)[layout.everywhere(len(self._ranks))]
-
     def _submesh(self, layout: Layout, names: _Names, of_groups: list[ProcessGroup] | None) -> DeviceMesh:
         root = self._root_mesh()
-        made: DeviceMesh = object.__new__(type(self))
-        made._device_type = self._device_type
-        made._layout = layout
-        made._ranks = root._ranks
-        made._mesh_dim_names = names
+        made = DeviceMesh.__new__(DeviceMesh)
+        RankArray.__init__(made, self._device_type, root._ranks, layout, names, root._rank)
         made._root = root
         made._flattened = {}
         made._groups = of_groups
-        made._rank = root._rank
         return made
 
     def _root_mesh(self) -> DeviceMesh:
         return self if self._root is None else self._root
-
-    @property
-    def device_type(self) -> str:
-        """What the ranks work with."""
-        return self._device_type
-
-    @property
-    def mesh(self) -> np.ndarray[Any, Any]:
-        """The global ranks, as an array; for a submesh, those of the one that this rank is in."""
-        submeshes = self._lines(self._layout)
-        if len(submeshes) == 1:
-            found: np.ndarray[Any, Any] = submeshes[0]
-            return found
-        places = np.argwhere(submeshes == self._rank)
-        if len(places) == 0:
-            raise RuntimeError(
-                f"DeviceMesh.mesh: rank {self._rank} is in none of the {len(submeshes)} submeshes {self!r}; "
-                "ask the mesh that they were sliced from, or one of its ranks"
-            )
-        found = submeshes[places[0, 0]]
-        return found
-
-    @property
-    def mesh_dim_names(self) -> tuple[str, ...] | None:
-        """The names of the dimensions."""
-        return self._mesh_dim_names
-
-    @property
-    def ndim(self) -> int:
-        """The number of dimensions."""
-        return len(self._layout.axes)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The size of each dimension."""
-        return self._layout.shape
-
-    def size(self, mesh_dim: int | None = None) -> int:
-        """Return the size of a dimension; the number of ranks when ``None``."""
-        return int(np.prod(self.shape)) if mesh_dim is None else self.shape[mesh_dim]
-
-    def get_rank(self) -> int:
-        """Return this process's global rank."""
-        return groups.get_rank()
-
-    def get_coordinate(self) -> tuple[int, ...] | None:
-        """Return this rank's place in each dimension; ``None`` if it is not in the mesh."""
-        places = np.argwhere(self._lines(self._layout) == self._rank)
-        return tuple(places[0, 1:].tolist()) if len(places) else None
 
     def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
         """Return this process's rank in its group along a dimension, given as for `get_group`."""
@@ -372,26 +311,6 @@ class DeviceMesh:
     ) -> None:
         _entered.meshes.pop()
 
-    def _key(self) -> tuple[Any, ...]:
-        return self._ranks, self._layout, self._device_type, self._mesh_dim_names
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, DeviceMesh) and self._key() == other._key())
-
-    def __hash__(self) -> int:
-        return hash(self._key())
-
-    def __repr__(self) -> str:
-        names = self._mesh_dim_names
-        if names is None:
-            shape = str(self.shape)
-        else:
-            shape = f"({', '.join(f'{name}={size}' for name, size in zip(names, self.shape, strict=True))})"
-        detail = ""
-        if get_debug_level() is DebugLevel.DETAIL:
-            detail = f", Mesh: {self.mesh.tolist()}"
-        return f"DeviceMesh({shape}, {self._device_type!r}, stride={self._layout.strides}{detail})"
-
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy needs: groups by their names, under which the copy's process looks for its own."""
         named = None if self._groups is None else [one.group_name for one in self._groups]
@@ -403,6 +322,15 @@ class DeviceMesh:
         known = {one.group_name: one for one in setup.open_groups()}
         found = named is not None and all(name in known for name in named)
         self._groups = [known[name] for name in named] if found else None
+
+
+def _ensure_world_of(size: int) -> None:
+    """Make the default group if there is none, and check that it has enough ranks for a mesh."""
+    if not groups.is_initialized():
+        setup.init_process_group()
+    world_size = groups.get_world_size()
+    if size > world_size:
+        raise RuntimeError(f"Mesh should not be bigger than default world size {world_size}, but found {size} ranks!")
 
 
 def current_mesh() -> DeviceMesh:
