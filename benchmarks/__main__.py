@@ -12,8 +12,9 @@ from rich.console import Console
 
 from benchmarks.cases import Case, all_cases
 from benchmarks.machine import describe
-from benchmarks.plot import draw
-from benchmarks.report import as_json, show, verdicts, write_json
+from benchmarks.plot import draw, draw_collectives
+from benchmarks.record import as_json, write_json
+from benchmarks.report import show, verdicts
 from benchmarks.runner import Outcome, Settings, Teams, measure
 from benchmarks.startup import Limit, startup
 
@@ -55,7 +56,9 @@ def _run(
                 def tell(text: str, place: str = place) -> None:
                     status.update(f"{place}: {text}")
 
-                outcomes.append(measure(case, teams, settings, tell))
+                outcome = measure(case, teams, settings, tell)
+                outcome.link(outcomes)
+                outcomes.append(outcome)
         finally:
             teams.close()
     return outcomes, limits
@@ -85,8 +88,11 @@ def main(argv: list[str] | None = None) -> int:
     # A part of the cases, or a hurried run, must not replace the results that are kept.
     name = "latest" if options.only is None and options.teams is None and not options.quick else "partial"
     write_json(found, options.output / f"{name}.json")
-    if draw(found, options.output / f"{name}.png"):
-        console.print(f"written: {options.output / name}.json, {options.output / name}.png")
+    written = [f"{name}.json"]
+    for picture, plot in ((f"{name}.png", draw), (f"{name}-collectives.png", draw_collectives)):
+        if plot(found, options.output / picture):
+            written.append(picture)
+    console.print(f"written to {options.output}: {', '.join(written)}")
     failed = any(verdict is not True for verdict in verdicts(outcomes, limits))
     return 1 if options.strict and failed else 0
 

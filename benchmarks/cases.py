@@ -5,33 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from benchmarks.bars import Bar, OverlapBar, Promise
 from benchmarks.workloads import WORKLOADS, Workload
 
-__all__ = ["CORRAL", "Bar", "Case", "all_cases"]
+__all__ = ["CORRAL", "Case", "all_cases"]
 
-Kind = Literal["gather_and_stack", "send_recv", "gather_object", "copy"]
+Kind = Literal[
+    "gather_and_stack",
+    "send_recv",
+    "batch_isend_irecv",
+    "gather_object",
+    "barrier",
+    "broadcast",
+    "all_reduce",
+    "all_gather_into_tensor",
+    "overlap",
+    "copy",
+]
 
 CORRAL = ("corral/numpy", "corral/torch")
 """The two teams that run corral: workers that never import torch, and workers with torch leaves."""
-
-
-@dataclass(frozen=True)
-class Bar:
-    """A promise: `subject` is at least `speedup` times as fast as `peer`.
-
-    A limit on a ratio of times, "at most 0.6 of its time", is the same promise with ``speedup=1 / 0.6``.
-    """
-
-    subject: str
-    peer: str
-    speedup: float
-    as_ratio: bool = False
-    aim: float | None = None
-
-    @classmethod
-    def ratio(cls, subject: str, peer: str, at_most: float) -> Bar:
-        """Promise that `subject` takes at most this share of `peer`'s time."""
-        return cls(subject, peer, 1 / at_most, as_ratio=True)
 
 
 @dataclass(frozen=True)
@@ -42,18 +35,32 @@ class Case:
     workload: Workload
     ranks: int
     teams: tuple[str, ...]
-    bars: tuple[Bar, ...]
+    bars: tuple[Promise, ...]
+    brief: bool = False
+    """Whether to measure in fewer and shorter rounds."""
 
     @property
     def name(self) -> str:
         """Short unique name, as ``--only`` matches it."""
-        return f"{self.kind}-{self.workload.name}-{self.ranks}ranks"
+        return self.name_with(self.ranks)
+
+    def name_with(self, ranks: int) -> str:
+        """Name of the case of the same work by another number of ranks."""
+        what = f"{self.kind}-{self.workload.name}" if self.workload.leaves else self.kind
+        return f"{what}-{ranks}ranks"
+
+    @property
+    def family(self) -> str:
+        """Which of the tables and plots the case belongs to."""
+        return self.kind if self.kind in ("gather_and_stack", "overlap") else "collectives"
 
     @property
     def title(self) -> str:
         """What a reader of the table sees."""
-        what = "a small dict" if self.kind == "gather_object" else self.workload.title
-        return f"{self.kind}: {what}"
+        if not self.workload.leaves:
+            return self.kind
+        small = self.kind == "gather_object" and self.workload.name == "small"
+        return f"{self.kind}: {'a small dict' if small else self.workload.title}"
 
 
 _TABLE = {
@@ -68,7 +75,7 @@ _TABLE = {
 def _gathers(ranks: int) -> list[Case]:
     cases = []
     for name, (two, aim, four, share) in _TABLE.items():
-        bars: list[Bar] = []
+        bars: list[Promise] = []
         teams = [*CORRAL, "tensordict", "mpi4py", "mpi4py/in_place"]
         for subject in CORRAL:
             if ranks == 2:
@@ -86,17 +93,56 @@ def _gathers(ranks: int) -> list[Case]:
     return cases
 
 
-def _pair(kind: Kind, workload: str, at_most: float) -> Case:
-    teams = ("corral/numpy", "mpi4py")
-    return Case(kind, WORKLOADS[workload], 2, teams, (Bar.ratio(*teams, at_most),))
+_OTHERS: tuple[tuple[Kind, str, float, float], ...] = (
+    # at 2 ranks: (kind, workload, share of mpi4py's time, speedup over torch with gloo)
+    ("send_recv", "bytes8", 1.1, 60),
+    ("send_recv", "floats64kb", 1.0, 7),
+    ("send_recv", "large", 0.6, 4),
+    ("all_reduce", "floats8b", 1.5, 100),
+    ("all_reduce", "floats64kb", 1.0, 15),
+    ("all_reduce", "floats64mb", 0.6, 3),
+    ("broadcast", "floats8b", 1.5, 50),
+    ("broadcast", "floats64kb", 1.2, 15),
+    ("broadcast", "floats64mb", 0.8, 3.5),
+    ("all_gather_into_tensor", "total8b", 1.5, 100),
+    ("all_gather_into_tensor", "total64kb", 1.2, 40),
+    ("all_gather_into_tensor", "total64mb", 0.9, 5),
+    ("barrier", "nothing", 1.5, 150),
+    ("gather_object", "small", 1.3, 150),
+    ("gather_object", "dict8mb", 0.3, 8),
+    ("batch_isend_irecv", "messages64", 1.2, 20),
+)
+
+_SMALL = {"bytes8", "floats8b", "total8b", "nothing"}
+"""What more ranks than cores have to do in at most this many times mpi4py's time:"""
+_SMALL_SHARE = 2.0
+
+_GROWTH = 4.0
+"""What 8 ranks may take, in times of 4 ranks."""
+
+
+def _others(ranks: int) -> list[Case]:
+    corral, mpi, gloo = teams = ("corral/numpy", "mpi4py", "torch_gloo")
+    cases = []
+    for kind, name, share, speedup in _OTHERS:
+        bars: list[Promise]
+        if ranks == 2:
+            bars = [Bar.ratio(corral, mpi, share), Bar(corral, gloo, speedup)]
+        else:
+            bars = [Bar(corral, gloo, 1.0)]
+            if name in _SMALL:
+                bars.append(Bar.ratio(corral, mpi, _SMALL_SHARE))
+            if ranks == 8:
+                bars.append(Bar.ratio(corral, corral, _GROWTH, peer_ranks=4))
+        cases.append(Case(kind, WORKLOADS[name], ranks, teams, tuple(bars), brief=ranks > 2))
+    return cases
+
+
+def _overlap() -> Case:
+    teams = ("corral/numpy", "torch_gloo")
+    return Case("overlap", WORKLOADS["floats64mb"], 2, teams, (OverlapBar(*teams),))
 
 
 def all_cases() -> list[Case]:
     """Return every case, in the order in which they are run."""
-    return [
-        *_gathers(2),
-        _pair("send_recv", "bytes8", 1.2),
-        _pair("send_recv", "large", 0.6),
-        _pair("gather_object", "small", 2.0),
-        *_gathers(4),
-    ]
+    return [*_gathers(2), *_others(2), _overlap(), *_gathers(4), *_others(4), *_others(8)]

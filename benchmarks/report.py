@@ -1,22 +1,20 @@
-"""What a run found, as tables and as JSON."""
+"""What a run found, as tables."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.cases import Bar
-from benchmarks.runner import Outcome, Result
+from benchmarks.bars import Result
+from benchmarks.runner import Outcome
 from benchmarks.startup import Limit
 
-__all__ = ["as_json", "show", "time_text", "verdicts", "write_json"]
+__all__ = ["show", "time_text", "verdicts"]
 
-_COLUMNS = ("corral/numpy", "corral/torch", "tensordict", "mpi4py", "mpi4py/in_place", "memcpy")
+_COLUMNS = ("corral/numpy", "corral/torch", "tensordict", "mpi4py", "mpi4py/in_place", "torch_gloo", "memcpy")
+_NAMES = {"mpi4py/in_place": "mpi4py, in place", "torch_gloo": "torch over gloo"}
 _VERDICT = {True: "[green]pass[/]", False: "[red]MISS[/]", None: "[yellow]not measured[/]"}
 
 
@@ -29,13 +27,12 @@ def time_text(seconds: float) -> str:
 
 def verdicts(outcomes: Sequence[Outcome], limits: Sequence[Limit]) -> list[bool | None]:
     """Return every bar's verdict: passed, missed, or ``None`` where it could not be measured."""
-    speeds = [_passed(outcome, bar) for outcome in outcomes for bar in outcome.case.bars]
+    speeds = [outcome.passed(bar) for outcome in outcomes for bar in outcome.case.bars]
     return speeds + [limit.passed for limit in limits]
 
 
-def _passed(outcome: Outcome, bar: Bar) -> bool | None:
-    speedup = outcome.speedup(bar)
-    return None if speedup is None else speedup >= bar.speedup
+def _named(against: str) -> str:
+    return against.replace("torch_gloo", _NAMES["torch_gloo"])
 
 
 def _cell(result: Result | None) -> str:
@@ -44,26 +41,29 @@ def _cell(result: Result | None) -> str:
     return "[yellow]failed[/]" if result.seconds is None else time_text(result.seconds)
 
 
-def _times(outcomes: Sequence[Outcome]) -> Table:
-    table = Table(title="Time of one operation: median of the rounds", title_justify="left")
+def _times(outcomes: Sequence[Outcome], family: str) -> Table:
+    table = Table(title=f"Time of one operation, {family}: median of the rounds", title_justify="left")
     table.add_column("work")
     table.add_column("ranks", justify="right")
     columns = [name for name in _COLUMNS if any(name in outcome.results for outcome in outcomes)]
     for name in columns:
-        table.add_column(name.replace("/in_place", ", in place"), justify="right")
+        table.add_column(_NAMES.get(name, name), justify="right")
     for outcome in outcomes:
         cells = [_cell(outcome.results.get(name)) for name in columns]
         table.add_row(outcome.case.title, str(outcome.case.ranks), *cells)
     return table
 
 
-def _bar_texts(bar: Bar, speedup: float | None) -> tuple[str, str]:
-    """Return the measured value and the bar, in the terms in which the bar is set."""
-    if bar.as_ratio:
-        measured = "" if speedup is None else f"{1 / speedup:.2f} of its time"
-        return measured, f"at most {1 / bar.speedup:.2g}"
-    aim = f", aiming at {bar.aim:g}" if bar.aim else ""
-    return "" if speedup is None else f"{speedup:.3g} times as fast", f"at least {bar.speedup:g}{aim}"
+def _overlaps(outcomes: Sequence[Outcome]) -> Table:
+    table = Table(title="Computing while an all_reduce of 64 MB is under way", title_justify="left")
+    for column in ("who", "communication alone", "computation alone", "both at once", "overlap"):
+        table.add_column(column, justify="left" if column == "who" else "right")
+    for outcome in outcomes:
+        for name, result in outcome.results.items():
+            took, overlap = result.medians, result.overlap
+            times = [time_text(took[part]) if took else "failed" for part in ("communicate", "compute", "both")]
+            table.add_row(_NAMES.get(name, name), *times, "" if overlap is None else f"{overlap:.2f}")
+    return table
 
 
 def _bars(outcomes: Sequence[Outcome], limits: Sequence[Limit]) -> Table:
@@ -72,15 +72,15 @@ def _bars(outcomes: Sequence[Outcome], limits: Sequence[Limit]) -> Table:
         table.add_column(column, justify="right" if column == "ranks" else "left")
     for outcome in outcomes:
         for bar in outcome.case.bars:
-            measured, wanted = _bar_texts(bar, outcome.speedup(bar))
+            measured, wanted = bar.texts(outcome.measured(bar))
             table.add_row(
                 outcome.case.title,
                 str(outcome.case.ranks),
                 bar.subject,
-                bar.peer,
+                _named(bar.against),
                 measured,
                 wanted,
-                _VERDICT[_passed(outcome, bar)],
+                _VERDICT[outcome.passed(bar)],
             )
     for limit in limits:
         measured = "" if limit.value is None else f"{limit.value:.3g} {limit.unit}"
@@ -91,11 +91,14 @@ def _bars(outcomes: Sequence[Outcome], limits: Sequence[Limit]) -> Table:
 
 def show(console: Console, outcomes: Sequence[Outcome], limits: Sequence[Limit]) -> None:
     """Print the tables, and whatever went wrong."""
-    if outcomes:
-        console.print(_times(outcomes))
+    for family in ("gather_and_stack", "collectives"):
+        if members := [outcome for outcome in outcomes if outcome.case.family == family]:
+            console.print(_times(members, family))
+    if overlaps := [outcome for outcome in outcomes if outcome.case.family == "overlap"]:
+        console.print(_overlaps(overlaps))
     console.print(_bars(outcomes, limits))
     seen: set[str] = set()
-    errors = [(name, r.error) for o in outcomes for name, r in o.results.items()]
+    errors = [(f"{name}, {o.case.name}", r.error) for o in outcomes for name, r in o.results.items()]
     errors += [(limit.title, limit.error) for limit in limits]
     for name, error in errors:
         if error and error not in seen:
@@ -104,56 +107,3 @@ def show(console: Console, outcomes: Sequence[Outcome], limits: Sequence[Limit])
             console.print(error.rstrip(), markup=False, highlight=False)
     found = verdicts(outcomes, limits)
     console.print(f"{found.count(True)} bars passed, {found.count(False)} missed, {found.count(None)} not measured")
-
-
-def as_json(outcomes: Sequence[Outcome], limits: Sequence[Limit], machine: dict[str, Any]) -> dict[str, Any]:
-    """Return everything that was found as plain data."""
-    return {
-        "machine": machine,
-        "cases": [
-            {
-                "name": outcome.case.name,
-                "title": outcome.case.title,
-                "kind": outcome.case.kind,
-                "ranks": outcome.case.ranks,
-                "bytes_per_rank": outcome.case.workload.nbytes,
-                "teams": {
-                    name: {
-                        "seconds": result.seconds,
-                        "rounds": result.rounds,
-                        "calls_per_round": result.calls,
-                        "error": result.error,
-                    }
-                    for name, result in outcome.results.items()
-                },
-                "bars": [
-                    {
-                        "subject": bar.subject,
-                        "against": bar.peer,
-                        "speedup": outcome.speedup(bar),
-                        "at_least": bar.speedup,
-                        "passed": _passed(outcome, bar),
-                    }
-                    for bar in outcome.case.bars
-                ],
-            }
-            for outcome in outcomes
-        ],
-        "costs": [
-            {
-                "title": limit.title,
-                "unit": limit.unit,
-                "value": limit.value,
-                "at_most": limit.at_most,
-                "passed": limit.passed,
-                "error": limit.error,
-            }
-            for limit in limits
-        ],
-    }
-
-
-def write_json(found: dict[str, Any], path: Path) -> None:
-    """Write what :func:`as_json` returned."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(found, indent=2) + "\n")

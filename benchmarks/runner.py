@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from statistics import median
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
-from benchmarks.cases import Bar, Case
+from benchmarks.bars import Promise, Result
+from benchmarks.cases import Case
 from benchmarks.team import Team, TeamError
 
-__all__ = ["Outcome", "Result", "Settings", "Teams", "measure"]
+__all__ = ["Outcome", "Settings", "Teams", "measure"]
 
 
 @dataclass(frozen=True)
@@ -20,34 +20,34 @@ class Settings:
     seconds: float = 0.3
     teams: tuple[str, ...] | None = None
 
-
-@dataclass
-class Result:
-    """What one team took, in seconds for each operation, one number for each round."""
-
-    calls: int = 0
-    rounds: list[float] = field(default_factory=list)
-    error: str | None = None
-
-    @property
-    def seconds(self) -> float | None:
-        """The median round, or ``None`` if the team failed."""
-        return median(self.rounds) if self.rounds and self.error is None else None
+    def brief(self) -> Settings:
+        """Return the same with as few rounds as make a median, and short ones."""
+        return replace(self, rounds=min(self.rounds, 3), seconds=self.seconds / 2)
 
 
 @dataclass
 class Outcome:
-    """The results of every team at one case."""
+    """The results of every team at one case, and at the same work with fewer ranks."""
 
     case: Case
     results: dict[str, Result]
+    earlier: dict[int, dict[str, Result]] = field(default_factory=dict)
 
-    def speedup(self, bar: Bar) -> float | None:
-        """How many times as fast the bar's subject was as its peer; ``None`` if one of them has no result."""
-        subject, peer = (self.results.get(name) for name in (bar.subject, bar.peer))
-        if subject is None or peer is None or not subject.seconds or not peer.seconds:
-            return None
-        return peer.seconds / subject.seconds
+    def measured(self, bar: Promise) -> float | None:
+        """What `bar` is about, as it defines it; ``None`` if one of its sides has no result."""
+        peers = self.results if bar.peer_ranks is None else self.earlier.get(bar.peer_ranks, {})
+        subject, peer = self.results.get(bar.subject), peers.get(bar.peer)
+        return None if subject is None or peer is None else bar.measured(subject, peer)
+
+    def passed(self, bar: Promise) -> bool | None:
+        """Whether `bar` is reached; ``None`` if that could not be measured."""
+        return bar.passed(self.measured(bar))
+
+    def link(self, earlier: Sequence[Outcome]) -> None:
+        """Keep those of the `earlier` outcomes that are of the same work."""
+        for other in earlier:
+            if other.case.name == self.case.name_with(other.case.ranks):
+                self.earlier[other.case.ranks] = other.results
 
 
 class Teams:
@@ -86,22 +86,23 @@ class Teams:
         self._failed.clear()
 
 
-def _time(team: Team, calls: int) -> float:
+def _time(team: Team, part: str, calls: int) -> float:
     """Return the seconds that the slowest rank took for `calls` steps."""
-    return max(float(answer["seconds"]) for answer in team.ask("time", calls=calls))
+    return max(float(answer["seconds"]) for answer in team.ask("time", part=part, calls=calls))
 
 
-def _calibrate(team: Team, seconds: float) -> int:
+def _calibrate(team: Team, part: str, seconds: float) -> int:
     """Warm the team up and return how many calls fill `seconds`."""
-    calls, took = 1, _time(team, 1)
+    calls, took = 1, _time(team, part, 1)
     while took < seconds / 4:
         calls = max(calls + 1, min(calls * 10, int(calls * seconds / 2 / max(took, 1e-7))))
-        took = _time(team, calls)
+        took = _time(team, part, calls)
     return max(2, round(calls * seconds / took))
 
 
 def measure(case: Case, teams: Teams, settings: Settings, tell: Callable[[str], None] = lambda text: None) -> Outcome:
     """Measure every team at `case`, in turn, round after round."""
+    settings = settings.brief() if case.brief else settings
     wanted = [name for name in case.teams if settings.teams is None or name in settings.teams]
     results = {name: Result() for name in wanted}
     steps: dict[str, int] = {}
@@ -116,13 +117,15 @@ def measure(case: Case, teams: Teams, settings: Settings, tell: Callable[[str], 
             teams.drop(name)
 
     def prepare(name: str, team: Team) -> None:
-        answers = team.ask("prepare", kind=case.kind, workload=case.workload.name)
-        steps[name] = answers[0]["steps"]
-        results[name].calls = _calibrate(team, settings.seconds)
+        first, *_ = team.ask("prepare", kind=case.kind, workload=case.workload.name)
+        steps[name] = first["steps"]
+        results[name].parts = {part: [] for part in first["parts"]}
+        results[name].calls = _calibrate(team, first["parts"][0], settings.seconds)
 
     def one_round(name: str, team: Team) -> None:
         calls = results[name].calls
-        results[name].rounds.append(_time(team, calls) / (calls * steps[name]))
+        for part, rounds in results[name].parts.items():
+            rounds.append(_time(team, part, calls) / (calls * steps[name]))
 
     for name in wanted:
         tell(f"{name} prepares")

@@ -38,6 +38,7 @@ def _command(team: str, ranks: int) -> tuple[list[list[str]], bool]:
         return [[*launch, sys.executable, "-m", f"{peers}.mpi4py_", *team.split("/")[1:]]], False
     module, *arguments = {
         "tensordict": ["tensordict_gloo"],
+        "torch_gloo": ["torch_gloo"],
         "corral/numpy": ["corral_", "numpy"],
         "corral/torch": ["corral_", "torch"],
         "memcpy": ["memcpy"],
@@ -75,6 +76,8 @@ class Team:
                     "CORRAL_BENCH_MEET": f"file://{self._directory}/meet",
                     "PYTHONPATH": os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
                     "GLOO_SOCKET_IFNAME": "lo",
+                    # A rank that computes beside its communication has one core, as it would in a full machine.
+                    "OPENBLAS_NUM_THREADS": "1",
                 }
                 if are_ranks:
                     environment |= {"RANK": str(rank), "WORLD_SIZE": str(self.ranks)}

@@ -16,6 +16,8 @@ __all__ = ["WORKLOADS", "Key", "Leaf", "Workload", "nest"]
 
 Key: TypeAlias = tuple[str, ...]
 
+_PERIOD = 65521
+
 
 @dataclass(frozen=True)
 class Leaf:
@@ -36,6 +38,14 @@ class Leaf:
             raw &= 1
         # Compared as bytes, never as numbers: random floats include NaNs.
         out.reshape(-1).view(np.uint8)[...] = raw
+
+    def numbers(self, *seed: int) -> np.ndarray:
+        """Return the whole numbers below 100 that belong to `seed`: sums of them are exact in any order.
+
+        They repeat after a prime number of elements, so that no chunk of an array equals another one.
+        """
+        block = np.random.default_rng(seed).integers(0, 100, min(_PERIOD, prod(self.shape))).astype(self.dtype)
+        return np.resize(block, self.shape)
 
 
 @dataclass(frozen=True)
@@ -122,6 +132,21 @@ WORKLOADS = {
         ),
         Workload("large", "one leaf of 64 MB", (), {("data",): Leaf((1 << 24,), "float32")}),
         Workload("bytes8", "8 bytes", (), {("data",): Leaf((1,), "int64")}),
+        Workload("floats8b", "8 bytes", (), {("data",): Leaf((2,), "float32")}),
+        Workload("floats64kb", "64 KB", (), {("data",): Leaf((1 << 14,), "float32")}),
+        Workload("floats64mb", "64 MB", (), {("data",): Leaf((1 << 24,), "float32")}),
+        # Shared out among the ranks: bytes, of which 8 can be shared by 8.
+        Workload("total8b", "8 bytes in all", (), {("data",): Leaf((8,), "uint8")}),
+        Workload("total64kb", "64 KB in all", (), {("data",): Leaf((1 << 16,), "uint8")}),
+        Workload("total64mb", "64 MB in all", (), {("data",): Leaf((1 << 26,), "uint8")}),
+        Workload("dict8mb", "a dict with an array of 8 MB", (), {("weights",): Leaf((1 << 21,), "float32")}),
+        Workload(
+            "messages64",
+            "a ring of 64 tagged messages of 4 KB",
+            (),
+            {(f"tag_{tag:02d}",): Leaf((1024,), "float32") for tag in range(64)},
+        ),
+        Workload("nothing", "", (), {}),
     )
 }
 """Every workload, by name."""

@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+from typing import ClassVar
 
-from benchmarks.peers.ranks import Contender, Job, serve
+from benchmarks.peers.contender import Contender, Job, Jobs
+from benchmarks.peers.ranks import serve
 from benchmarks.workloads import Workload
-
-
-class Machine(Contender):
-    """A single rank."""
-
-    rank = 0
-    size = 1
-
-    def barrier(self) -> None:
-        """Return at once: there is nobody to wait for."""
-
-    def job(self, kind: str, workload: Workload) -> Job:
-        """Prepare the two blocks, whatever the case would do with them."""
-        return Copy(workload)
 
 
 class Copy(Job):
     """libc's ``memcpy`` of one workload, leaf by leaf."""
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, machine: Machine, workload: Workload) -> None:
         self.workload = workload
         self.source, self.target = workload.rows(1), workload.stack(1)
         # libc's own memcpy; ctypes.memmove is memmove, which takes another path in some libcs.
@@ -45,6 +33,17 @@ class Copy(Job):
         self.workload.fill(self.source, 1, version)
         self.step()
         self.workload.check(self.target, range(1, 2), version)
+
+
+class Machine(Contender):
+    """A single rank."""
+
+    rank = 0
+    size = 1
+    jobs: ClassVar[Jobs] = {"gather_and_stack": Copy}
+
+    def barrier(self) -> None:
+        """Return at once: there is nobody to wait for."""
 
 
 if __name__ == "__main__":

@@ -1,44 +1,24 @@
-"""mpi4py over Open MPI: one ``Gather`` for each leaf, into arrays that are prepared once.
+"""mpi4py over Open MPI, with the calls that take buffers, and ``gather`` for objects.
 
-MPI's gather has a row for every rank, so the root contributes one too, which its library copies into
-place. ``python -m benchmarks.peers.mpi4py_ in_place`` spares it that copy: the root passes ``MPI.IN_PLACE``
-and row 0 is left alone, which is the least that MPI can do for a ``gather_and_stack``.
+A ``gather_and_stack`` is one ``Gather`` for each leaf, into arrays that are prepared once. MPI's gather has a
+row for every rank, so the root contributes one too, which its library copies into place.
+``python -m benchmarks.peers.mpi4py_ in_place`` spares it that copy: the root passes ``MPI.IN_PLACE`` and row 0
+is left alone, which is the least that MPI can do for a ``gather_and_stack``.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, ClassVar
 
 import numpy as np
 from mpi4py import MPI
 
-from benchmarks.peers.ranks import ROOT, Contender, Job, serve, small_object
+from benchmarks.peers.contender import ROOT, Communicator, Job, Jobs, Message, Step
+from benchmarks.peers.ranks import serve
 from benchmarks.workloads import Workload
-
-
-class Mpi(Contender):
-    """One rank under ``mpirun``."""
-
-    def __init__(self, in_place: bool) -> None:
-        self.in_place = in_place
-        self.comm = MPI.COMM_WORLD
-        self.rank = self.comm.rank
-        self.size = self.comm.size
-
-    def barrier(self) -> None:
-        """Wait for every rank."""
-        self.comm.Barrier()
-
-    def job(self, kind: str, workload: Workload) -> Job:
-        """Prepare this rank's part of a case."""
-        kinds: dict[str, Callable[[Mpi, Workload], Job]] = {
-            "gather_and_stack": GatherLeaves,
-            "send_recv": PingPong,
-            "gather_object": GatherObject,
-        }
-        return kinds[kind](self, workload)
 
 
 class GatherLeaves(Job):
@@ -69,50 +49,63 @@ class GatherLeaves(Job):
             self.workload.check(rows, range(first, self.mpi.size), version)
 
 
-class PingPong(Job):
-    """``Send`` and ``Recv`` of one array, there and back."""
+class Mpi(Communicator):
+    """One rank under ``mpirun``."""
 
-    steps_per_call = 2
+    jobs: ClassVar[Jobs] = {"gather_and_stack": GatherLeaves}
 
-    def __init__(self, mpi: Mpi, workload: Workload) -> None:
-        self.mpi, self.workload = mpi, workload
-        self.out = workload.rows(mpi.rank)
-        self.into = workload.rows(mpi.rank)
-        (sent,), (received,) = self.out.values(), self.into.values()
-        send, receive, peer = mpi.comm.Send, mpi.comm.Recv, 1 - mpi.rank
+    def __init__(self, in_place: bool) -> None:
+        self.in_place = in_place
+        self.comm = MPI.COMM_WORLD
+        self.rank = self.comm.rank
+        self.size = self.comm.size
 
-        def first() -> None:
-            send(sent, peer)
-            receive(received, peer)
+    def barrier(self) -> None:
+        """Wait for every rank."""
+        self.comm.Barrier()
 
-        def second() -> None:
-            receive(received, peer)
-            send(sent, peer)
+    def sending(self, array: np.ndarray, peer: int) -> Step:
+        """``Send``."""
+        return partial(self.comm.Send, array, peer)
 
-        self.step = first if mpi.rank == 0 else second
+    def receiving(self, array: np.ndarray, peer: int) -> Step:
+        """``Recv``."""
+        return partial(self.comm.Recv, array, peer)
 
-    def verify(self, version: int) -> None:
-        """Compare what came with what the peer sends."""
-        self.workload.fill(self.out, self.mpi.rank, version)
-        self.step()
-        peer = 1 - self.mpi.rank
-        came = {key: array[np.newaxis] for key, array in self.into.items()}
-        self.workload.check(came, range(peer, peer + 1), version)
+    def exchanging(self, sent: Sequence[Message], received: Sequence[Message]) -> Step:
+        """``Irecv`` and ``Isend`` of all, and one ``Waitall``."""
+        send, receive, wait = self.comm.Isend, self.comm.Irecv, MPI.Request.Waitall
 
+        def step() -> None:
+            requests = [receive(*message) for message in received]
+            requests += [send(*message) for message in sent]
+            wait(requests)
 
-class GatherObject(Job):
-    """``gather`` of a small dict: pickled by mpi4py."""
+        return step
 
-    def __init__(self, mpi: Mpi, workload: Workload) -> None:
-        self.mpi = mpi
-        obj, gather = small_object(mpi.rank, 0), mpi.comm.gather
-        self.step = lambda: gather(obj, ROOT)
+    def waiting(self) -> Step:
+        """``Barrier``."""
+        return self.comm.Barrier
 
-    def verify(self, version: int) -> None:
-        """Compare every object."""
-        got = self.mpi.comm.gather(small_object(self.mpi.rank, version), ROOT)
-        if self.mpi.rank == ROOT:
-            assert got == [small_object(rank, version) for rank in range(self.mpi.size)]
+    def broadcasting(self, array: np.ndarray, root: int) -> Step:
+        """``Bcast``."""
+        return partial(self.comm.Bcast, array, root)
+
+    def all_reducing(self, array: np.ndarray) -> Step:
+        """``Allreduce`` in place."""
+        return partial(self.comm.Allreduce, MPI.IN_PLACE, array)
+
+    def all_gathering(self, out: np.ndarray, array: np.ndarray) -> Step:
+        """``Allgather``."""
+        return partial(self.comm.Allgather, array, out)
+
+    def gathering_objects(self, obj: Any) -> Step:
+        """``gather``, which pickles."""
+        return partial(self.comm.gather, obj, ROOT)
+
+    def gather_objects(self, obj: Any) -> list[Any] | None:
+        """``gather``, which pickles."""
+        return self.comm.gather(obj, ROOT)
 
 
 if __name__ == "__main__":

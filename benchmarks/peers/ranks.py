@@ -2,80 +2,18 @@
 
 from __future__ import annotations
 
-import abc
 import time
 import traceback
-from collections.abc import Callable
-from typing import Any
-
-import numpy as np
 
 from benchmarks.control import Line, connect
-from benchmarks.workloads import WORKLOADS, Key, Workload
+from benchmarks.peers.contender import Contender, Job, Step
+from benchmarks.peers.jobs import JOBS
+from benchmarks.workloads import WORKLOADS
 
-__all__ = ["Contender", "Job", "as_flat", "serve", "small_object"]
-
-ROOT = 0
-
-
-class Job(abc.ABC):
-    """One rank's part of a case: its arrays are allocated once, then `step` is repeated."""
-
-    steps_per_call = 1
-    """How many of what is reported one call of `step` does (2 for a round trip)."""
-
-    step: Callable[[], Any]
-
-    @abc.abstractmethod
-    def verify(self, version: int) -> None:
-        """Do one step with the values of `version`, and raise unless all of them arrived."""
+__all__ = ["serve"]
 
 
-class Contender(abc.ABC):
-    """A library at work in this rank."""
-
-    rank: int
-    size: int
-
-    @property
-    def senders(self) -> range:
-        """The ranks whose rows the root receives."""
-        return range(1, self.size)
-
-    @abc.abstractmethod
-    def barrier(self) -> None:
-        """Wait for every rank."""
-
-    @abc.abstractmethod
-    def job(self, kind: str, workload: Workload) -> Job:
-        """Prepare this rank's part of a case."""
-
-    def close(self) -> None:  # noqa: B027 - not every library has something to end
-        """Leave the group."""
-
-
-def as_flat(tree: Any, workload: Workload) -> dict[Key, np.ndarray]:
-    """Return the leaves of a TensorDict of any library as NumPy arrays that share their memory."""
-    flat = {}
-    for key in workload.leaves:
-        leaf = tree[key if len(key) > 1 else key[0]]
-        flat[key] = leaf if isinstance(leaf, np.ndarray) else leaf.numpy()
-    return flat
-
-
-def small_object(rank: int, version: int) -> dict[str, Any]:
-    """Return the kind of thing that workers report beside their arrays."""
-    return {
-        "worker": rank,
-        "episode": 1000 * version + rank,
-        "return": 12.5 * (rank + 1) + version,
-        "environment": "CartPole-v1",
-        "lengths": [17 + rank, 230, 9 + version],
-    }
-
-
-def _timed(contender: Contender, job: Job, calls: int) -> float:
-    step = job.step
+def _timed(contender: Contender, step: Step, calls: int) -> float:
     contender.barrier()
     start = time.perf_counter()
     for _ in range(calls):
@@ -89,14 +27,15 @@ def _obey(contender: Contender, line: Line) -> None:
         try:
             if command["do"] == "prepare":
                 job = None  # frees the previous job's memory before this one's is allocated
-                job = contender.job(command["kind"], WORKLOADS[command["workload"]])
+                kinds = {**JOBS, **contender.jobs}
+                job = kinds[command["kind"]](contender, WORKLOADS[command["workload"]])
                 # Twice, with other values in the same memory: nothing may have been kept from the first.
                 for version in (1, 2):
                     job.verify(version)
-                line.send(steps=job.steps_per_call)
+                line.send(steps=job.steps_per_call, parts=list(job.parts))
             else:
                 assert job is not None
-                line.send(seconds=_timed(contender, job, command["calls"]))
+                line.send(seconds=_timed(contender, job.parts[command["part"]], command["calls"]))
         except Exception:
             line.send(error=traceback.format_exc())
 
