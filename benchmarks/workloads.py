@@ -39,13 +39,20 @@ class Leaf:
         # Compared as bytes, never as numbers: random floats include NaNs.
         out.reshape(-1).view(np.uint8)[...] = raw
 
-    def numbers(self, *seed: int) -> np.ndarray:
-        """Return the whole numbers below 100 that belong to `seed`: sums of them are exact in any order.
+    def numbers(self, version: int, rank: int) -> np.ndarray:
+        """Return the whole numbers below 100 that are `rank`'s in `version`: sums of them are exact in any order.
 
         They repeat after a prime number of elements, so that no chunk of an array equals another one.
         """
-        block = np.random.default_rng(seed).integers(0, 100, min(_PERIOD, prod(self.shape))).astype(self.dtype)
-        return np.resize(block, self.shape)
+        return np.resize(self._block(version, rank), self.shape)
+
+    def total(self, version: int, ranks: int) -> np.ndarray:
+        """Return the sum of the numbers of so many ranks."""
+        return np.resize(sum(self._block(version, rank) for rank in range(ranks)), self.shape)
+
+    def _block(self, *seed: int) -> np.ndarray:
+        size = min(_PERIOD, prod(self.shape))
+        return np.random.default_rng(seed).integers(0, 100, size).astype(self.dtype)
 
 
 @dataclass(frozen=True)

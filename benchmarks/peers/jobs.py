@@ -26,9 +26,9 @@ class PingPong(Job):
 
     def __init__(self, ranks: Communicator, workload: Workload) -> None:
         self.rank, self.workload, self.peer = ranks.rank, workload, ranks.rank ^ 1
-        self.out, self.into = workload.rows(self.rank), workload.rows(self.rank)
-        send = ranks.sending(*self.out.values(), self.peer)
-        receive = ranks.receiving(*self.into.values(), self.peer)
+        self.out, self.into = workload.rows(self.rank), workload.stack(1)
+        (sent,), ((received,),) = self.out.values(), self.into.values()
+        send, receive = ranks.sending(sent, self.peer), ranks.receiving(received, self.peer)
 
         def first() -> None:
             send()
@@ -44,8 +44,7 @@ class PingPong(Job):
         """Compare what came with what the peer sends."""
         self.workload.fill(self.out, self.rank, version)
         self.step()
-        came = {key: array[np.newaxis] for key, array in self.into.items()}
-        self.workload.check(came, range(self.peer, self.peer + 1), version)
+        self.workload.check(self.into, range(self.peer, self.peer + 1), version)
 
 
 class Ring(Job):
@@ -54,17 +53,16 @@ class Ring(Job):
     def __init__(self, ranks: Communicator, workload: Workload) -> None:
         self.rank, self.workload = ranks.rank, workload
         self.before, after = (ranks.rank - 1) % ranks.size, (ranks.rank + 1) % ranks.size
-        self.out, self.into = workload.rows(self.rank), workload.rows(self.rank)
+        self.out, self.into = workload.rows(self.rank), workload.stack(1)
         sent: list[Message] = [(array, after, tag) for tag, array in enumerate(self.out.values())]
-        received: list[Message] = [(array, self.before, tag) for tag, array in enumerate(self.into.values())]
+        received: list[Message] = [(row[0], self.before, tag) for tag, row in enumerate(self.into.values())]
         self.step = ranks.exchanging(sent, received)
 
     def verify(self, version: int) -> None:
         """Compare every message with what the rank before sends under its tag."""
         self.workload.fill(self.out, self.rank, version)
         self.step()
-        came = {key: array[np.newaxis] for key, array in self.into.items()}
-        self.workload.check(came, range(self.before, self.before + 1), version)
+        self.workload.check(self.into, range(self.before, self.before + 1), version)
 
 
 class GatherObject(Job):
@@ -156,7 +154,7 @@ class AllReduce(Job):
         """Compare with the sum, which is exact in any order: the values are small whole numbers."""
         self.array[...] = self.leaf.numbers(version, self.rank)
         self.step()
-        _same(self.array, sum(self.leaf.numbers(version, rank) for rank in range(self.size)), "all_reduce")
+        _same(self.array, self.leaf.total(version, self.size), "all_reduce")
         self.array[...] = 0  # or repeating it would overflow
 
 
