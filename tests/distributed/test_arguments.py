@@ -72,6 +72,12 @@ class NotingBackend(Backend):
         self.gather(buffers, into, root)
         return DoneRequest()
 
+    def gather_bytes(self, payload, root, timeout=None, operation=""):
+        return [payload] * self.size if root == self.rank else None
+
+    def broadcast_bytes(self, payload, root, timeout=None, operation=""):
+        return payload or b""
+
     def refuse(self, operation):
         self.calls.append(("refuse", operation))
 
@@ -440,8 +446,8 @@ def test_new_group(world):
 
 
 def test_new_group_disagreement_is_told_to_all(world, monkeypatch):
-    monkeypatch.setattr(world.backend, "gather_bytes", lambda payload, root: [payload, b"9:0,1", payload, payload])
-    monkeypatch.setattr(world.backend, "broadcast_bytes", lambda payload, root: payload)
+    monkeypatch.setattr(world.backend, "gather_bytes", lambda payload, root, operation: [payload, b"9:0,1", payload, payload])
+    monkeypatch.setattr(world.backend, "broadcast_bytes", lambda payload, root, operation: payload)
     with pytest.raises(
         dist.MismatchError, match=r"rank 0: group \d+ of ranks \[1,2\]; rank 1: group 9 of ranks \[0,1\]"
     ):
