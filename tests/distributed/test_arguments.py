@@ -446,7 +446,9 @@ def test_new_group(world):
 
 
 def test_new_group_disagreement_is_told_to_all(world, monkeypatch):
-    monkeypatch.setattr(world.backend, "gather_bytes", lambda payload, root, operation: [payload, b"9:0,1", payload, payload])
+    monkeypatch.setattr(
+        world.backend, "gather_bytes", lambda payload, root, operation: [payload, b"9:0,1", payload, payload]
+    )
     monkeypatch.setattr(world.backend, "broadcast_bytes", lambda payload, root, operation: payload)
     with pytest.raises(
         dist.MismatchError, match=r"rank 0: group \d+ of ranks \[1,2\]; rank 1: group 9 of ranks \[0,1\]"

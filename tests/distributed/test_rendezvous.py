@@ -552,33 +552,3 @@ class TestAnotherUser:
         assert out in ("got nothing\n", "got b''\n")
         ranks = [host, go(address, 1, 2)]
         assert [outcome(rank) for rank in ranks] == [{"got": ["of 0", "of 1"]}] * 2
-
-
-# --- started by torch ------------------------------------------------------------------------------
-
-
-def test_ranks_of_torchrun_meet(tmp_path):
-    pytest.importorskip("torch")
-    script = tmp_path / "rank.py"
-    script.write_text(
-        "import sys\n"
-        "from corral.distributed.rendezvous import meet, resolve\n"
-        "address, rank, size = resolve()\n"
-        "for turn in range(3):\n"
-        "    got = meet('env://', rank, size, f'{turn} {rank}'.encode(), 30)\n"
-        "    assert got == [f'{turn} {other}'.encode() for other in range(size)], got\n"
-        "assert 'torch' not in sys.modules\n"
-        "print(f'met {rank}\\n', end='', flush=True)\n"
-    )
-    start = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node",
-        "2",
-        "--standalone",
-        str(script),
-    ]
-    ended = subprocess.run(start, capture_output=True, text=True, timeout=120)
-    assert ended.returncode == 0, ended.stderr
-    assert sorted(ended.stdout.split("\n")) == ["", "met 0", "met 1"]

@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from typing import NamedTuple, NoReturn
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 
+from corral.distributed.starters import Starter, starter_of
+
 __all__ = ["Meeting", "check_local", "place", "resolve"]
 
 _JOB_VARIABLES = ("CORRAL_JOB", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
@@ -42,7 +44,9 @@ def resolve(
     ----------
     init_method
         ``"env://"`` (also when ``None``): everything that is not given is read from ``RANK``, ``WORLD_SIZE``,
-        ``MASTER_ADDR`` and ``MASTER_PORT``. Or ``"tcp://host:port"``, or ``"file:///path"``. Each may end in
+        ``MASTER_ADDR`` and ``MASTER_PORT``. Where there is no ``RANK``, rank and size are those that Open MPI's
+        ``mpirun``, ``srun`` or MPICH's ``mpiexec`` has set, and the first two name the job, too, so that it needs no
+        ``MASTER_`` variables. Or ``"tcp://host:port"``, or ``"file:///path"``. Each may end in
         ``?rank=0&world_size=2``.
     rank, world_size
         -1 where `init_method` or the environment says it.
@@ -74,9 +78,10 @@ def resolve(
     rank = _given("rank", rank, query, where)
     world_size = _given("world_size", world_size, query, where)
     if parts.scheme == "env":
-        rank = _variable("RANK", environ) if rank < 0 else rank
-        world_size = _variable("WORLD_SIZE", environ) if world_size < 0 else world_size
-        address = _environment_address(environ)
+        starter = starter_of(environ)
+        rank = _variable(starter.rank, environ) if rank < 0 else rank
+        world_size = _variable(starter.world_size, environ) if world_size < 0 else world_size
+        address = _environment_address(environ, starter)
     elif parts.scheme == "tcp":
         if _port(parts, where) is None:
             _fail(where, "port number missing")
@@ -203,7 +208,9 @@ def _variable(name: str, environ: Mapping[str, str]) -> int:
     return number
 
 
-def _environment_address(environ: Mapping[str, str]) -> str:
+def _environment_address(environ: Mapping[str, str], starter: Starter) -> str:
+    if starter.job and not environ.get("MASTER_PORT"):
+        return f"tcp://localhost:0#{urlencode({name: environ[name] for name in starter.job})}"
     host = _needed("MASTER_ADDR", environ)
     port = _variable("MASTER_PORT", environ)
     if port >= 1 << 16:

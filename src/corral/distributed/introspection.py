@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from corral.distributed import setup
+from corral.distributed.starters import starter_of
 
 __all__ = ["default_pg_timeout", "get_node_local_rank", "get_pg_count", "is_torchelastic_launched", "supports_complex"]
 
@@ -30,33 +31,33 @@ def get_pg_count() -> int:
 
 
 def get_node_local_rank(fallback_rank: int | None = None) -> int:
-    """Return which of its host's ranks this process is, as its launcher says in ``LOCAL_RANK``.
+    """Return which of its host's ranks this process is, as its launcher says in the environment.
 
     Mirrors ``torch.distributed.get_node_local_rank``.
 
     Parameters
     ----------
     fallback_rank
-        What to return if the environment has no ``LOCAL_RANK``.
+        What to return if the environment does not say it.
 
     Raises
     ------
     RuntimeError
-        If the environment has none, and no `fallback_rank` is given.
+        If the environment does not say it, and no `fallback_rank` is given.
 
     Examples
     --------
     >>> get_node_local_rank(fallback_rank=0)
     0
     """
-    written = os.environ.get("LOCAL_RANK")
+    written = os.environ.get("LOCAL_RANK") or os.environ.get(starter_of(os.environ).local_rank)
     if written is not None:
         return int(written)
     if fallback_rank is not None:
         return int(fallback_rank)
     raise RuntimeError(
-        "get_node_local_rank: LOCAL_RANK is not in the environment. Start the process by `corral run` or torchrun, "
-        "which set it, or pass fallback_rank."
+        "get_node_local_rank: LOCAL_RANK is not in the environment. Start the process by `corral run`, torchrun, "
+        "mpirun or srun, which set it or the like of it, or pass fallback_rank."
     )
 
 
