@@ -86,9 +86,10 @@ def _times_out(rank, size):
             lambda: dist.gather(np.zeros(1), [np.zeros(1), np.zeros(1)], async_op=True).wait(0.2),
         ):
             started = time.monotonic()
-            with pytest.raises(dist.DistTimeoutError, match=r"rank 1") as caught:
+            with pytest.raises(dist.DistTimeoutError, match=r"rank 1") as caught, dist.record_comm("layer 1"):
                 call()
             assert 0.15 < time.monotonic() - started < 2
+            assert " for 'layer 1' on rank 0" in str(caught.value)
             assert isinstance(caught.value, TimeoutError)
         dist.send(np.zeros(1), 1, tag=5)
     else:

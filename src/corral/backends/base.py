@@ -309,6 +309,10 @@ class Backend(abc.ABC):
         """Make every operation of the group that is under way, here or elsewhere, fail with `reason`."""
 
     @abc.abstractmethod
+    def renumber(self) -> None:
+        """Let the ranks of this group be those that errors speak of, in place of those that the job began with."""
+
+    @abc.abstractmethod
     def abandon(self) -> None:
         """Leave the job without a word: the process ends by an error, and its peers are to learn how."""
 

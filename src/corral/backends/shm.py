@@ -388,6 +388,9 @@ class ShmBackend(Backend):
         if late is not None:  # the last chance to say it
             raise self._error(late, timeout)
 
+    def renumber(self) -> None:
+        self.job.global_ranks = {member: rank for rank, member in enumerate(self.members)}
+
     def abandon(self) -> None:
         self.job.engine.abandon()
 

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from corral.backends.shm_names import NAMES, reduction_name
+from corral.distributed.comm_names import recorded_name
 from corral.distributed.errors import DistBackendError, DistTimeoutError, MismatchError, PeerLostError
 
 if TYPE_CHECKING:
@@ -37,13 +38,17 @@ _FLOAT8 = {
 
 
 class Job:
-    """What the groups of one job share: the engine, and how many groups still use it."""
+    """What the groups of one job share: the engine, and how many groups still use it.
 
-    __slots__ = ("engine", "open_groups")
+    The engine counts ranks as they were when the job began; once it has shrunk, users count those that remain.
+    """
+
+    __slots__ = ("engine", "global_ranks", "open_groups")
 
     def __init__(self, engine: _core.Engine) -> None:
         self.engine = engine
         self.open_groups = 0
+        self.global_ranks = {rank: rank for rank in range(engine.size)}
 
 
 def type_name(number: int) -> str:
@@ -68,7 +73,7 @@ def _call_text(call: tuple[int, int, int, int, int, int, int], backend: ShmBacke
     code, root, _, size, kind, detail, state = call
     if state == _CALL_REFUSED:
         return f"{_name(code)} with arguments that it refused itself"
-    words = [] if root < 0 else [f"root={backend.members[root] if root < backend.size else root}"]
+    words = [] if root < 0 else [f"root={_rank(backend, backend.members[root]) if root < backend.size else root}"]
     if kind:
         words.append(type_name(kind))
     if size:
@@ -76,6 +81,11 @@ def _call_text(call: tuple[int, int, int, int, int, int, int], backend: ShmBacke
     if detail:
         words.append(reduction_name(detail - 1))
     return f"{_name(code)}({', '.join(words)})"
+
+
+def _rank(backend: ShmBackend, rank: int) -> int:
+    """Return the rank that a user knows the engine's `rank` by."""
+    return backend.job.global_ranks.get(rank, rank)
 
 
 def _exit_text(backend: ShmBackend, rank: int) -> str:
@@ -99,7 +109,7 @@ def _doing(backend: ShmBackend, rank: int, sequence: int | None) -> str:
     engine = backend.job.engine
     gone, _, _ = engine.gone(rank)
     if gone:
-        return f"rank {rank} {_exit_text(backend, rank)}"
+        return f"rank {_rank(backend, rank)} {_exit_text(backend, rank)}"
     waiting = engine.waiting(rank)
     if waiting is not None:
         code, peer, context, match, since = waiting
@@ -110,15 +120,15 @@ def _doing(backend: ShmBackend, rank: int, sequence: int | None) -> str:
             number = (match & ~_COLLECTIVE) >> 8
             same = context == backend.context and number == sequence
             state = "waiting too, in" if same else "in"
-            return f"rank {rank} is {state} {what} #{number}{where} for {seconds:.1f} s"
-        whom = "anyone" if peer < 0 else f"rank {peer}"
-        return f"rank {rank} is in {what} with {whom} (tag {match}){where} for {seconds:.1f} s"
+            return f"rank {_rank(backend, rank)} is {state} {what} #{number}{where} for {seconds:.1f} s"
+        whom = "anyone" if peer < 0 else f"rank {_rank(backend, peer)}"
+        return f"rank {_rank(backend, rank)} is in {what} with {whom} (tag {match}){where} for {seconds:.1f} s"
     last = engine.last_call(rank, backend.context)
     if last is None:
-        return f"rank {rank} has called no collective of this group and waits for nothing"
+        return f"rank {_rank(backend, rank)} has called no collective of this group and waits for nothing"
     number, call = last
     state = {1: "is in", 2: "has finished", 3: "has failed in", 4: "called"}.get(call[6], "knows")
-    return f"rank {rank} {state} {_call_text(call, backend)} #{number} and called nothing since"
+    return f"rank {_rank(backend, rank)} {state} {_call_text(call, backend)} #{number} and called nothing since"
 
 
 def _missing(backend: ShmBackend, failure: Any) -> list[int]:
@@ -138,31 +148,35 @@ def _heading(backend: ShmBackend, failure: Any) -> str:
     code = failure.code
     what = _name(code) if code else "destroy_process_group"
     number = "" if failure.sequence is None else f" #{failure.sequence}"
-    return f"{what}{number} on rank {backend.job.engine.rank} (group {backend.group_name!r})"
+    titled = recorded_name()
+    title = f" for {titled!r}" if titled else ""
+    return f"{what}{number}{title} on rank {_rank(backend, backend.job.engine.rank)} (group {backend.group_name!r})"
 
 
 def _lost_error(heading: str, backend: ShmBackend, rank: int) -> PeerLostError:
     """Name the rank that the operation needed, and any other that was killed: that it went may be a consequence."""
-    text = f"{heading}: rank {rank} {_exit_text(backend, rank)} (process {backend.job.engine.pid(rank)})"
-    lost = [rank]
+    process = backend.job.engine.pid(rank)
+    text = f"{heading}: rank {_rank(backend, rank)} {_exit_text(backend, rank)} (process {process})"
+    lost = [_rank(backend, rank)]
     for other in backend.members:
         if other in (rank, backend.job.engine.rank):
             continue
         gone, left, status = backend.job.engine.gone(other)
         if gone and not (left and not status):
-            text += f"; rank {other} {_exit_text(backend, other)}"
-            lost.append(other)
+            text += f"; rank {_rank(backend, other)} {_exit_text(backend, other)}"
+            lost.append(_rank(backend, other))
     whose = "that rank's" if len(lost) == 1 else "these ranks'"
     return PeerLostError(f"{text}. Look at {whose} own output for the cause.", tuple(lost))
 
 
-def _part_text(failure: Any) -> str:
+def _part_text(failure: Any, backend: ShmBackend) -> str:
     """Describe a collective's message that did not fit what it was to be received into."""
     if failure.reason == WRONG_SIZE:
         sent, wanted = f"{failure.actual} bytes", f"{failure.expected} bytes"
     else:
         sent, wanted = type_name(failure.actual), type_name(failure.expected)
-    return f"rank {failure.rank} contributes {sent} where rank {failure.finder} expects {wanted}"
+    sender, receiver = _rank(backend, failure.rank), _rank(backend, failure.finder)
+    return f"rank {sender} contributes {sent} where rank {receiver} expects {wanted}"
 
 
 def error_of(failure: Any, backend: ShmBackend, timeout: float) -> DistBackendError:
@@ -194,14 +208,16 @@ def error_of(failure: Any, backend: ShmBackend, timeout: float) -> DistBackendEr
             f"{'' if failure.sequence is None else 'The present call was not carried out.'}".rstrip()
         )
     if reason in (WRONG_SIZE, WRONG_TYPE) and failure.sequence is not None:
-        return MismatchError(f"{heading}: {_part_text(failure)}. Give the same sizes and dtypes on both ranks.")
+        return MismatchError(
+            f"{heading}: {_part_text(failure, backend)}. Give the same sizes and dtypes on both ranks."
+        )
     if reason in (WRONG_SIZE, WRONG_TYPE):
         if reason == WRONG_SIZE:
             detail = f"holds {failure.actual} bytes, the receiving array {failure.expected} bytes"
         else:
             detail = f"is of {type_name(failure.actual)}, the receiving array of {type_name(failure.expected)}"
         return MismatchError(
-            f"{heading}: the message from rank {rank} {detail}. The message is consumed; "
+            f"{heading}: the message from rank {_rank(backend, rank)} {detail}. The message is consumed; "
             "receive into an array of the sender's dtype and size."
         )
     if reason == ABORTED:
@@ -212,13 +228,14 @@ def error_of(failure: Any, backend: ShmBackend, timeout: float) -> DistBackendEr
             LATE: f"it had learned that call #{failure.actual} had not fitted",
         }
         cause = why.get(failure.detail, "it aborted the operation")
-        text = f"{heading}: rank {rank} gave up on this operation because {cause}."
+        text = f"{heading}: rank {_rank(backend, rank)} gave up on this operation because {cause}."
         raised = {TIMEOUT: DistTimeoutError, LATE: MismatchError}
         return raised.get(failure.detail, DistBackendError)(text)
     if reason == CORRUPT:
-        return DistBackendError(f"{heading}: the shared memory written by rank {rank} makes no sense.")
+        return DistBackendError(f"{heading}: the shared memory written by rank {_rank(backend, rank)} makes no sense.")
     if reason == SYSTEM:
-        return DistBackendError(f"{heading}: copying to or from rank {rank} failed: {os.strerror(failure.actual)}.")
+        error = os.strerror(failure.actual)
+        return DistBackendError(f"{heading}: copying to or from rank {_rank(backend, rank)} failed: {error}.")
     return DistBackendError(f"{heading} failed: the group was closed or interrupted.")
 
 
@@ -244,7 +261,7 @@ def _calls(backend: ShmBackend, sequence: int) -> str:
     for rank in backend.members:
         call = engine.call(rank, backend.context, sequence)
         text = "nothing yet" if call is None else _call_text(call, backend)
-        groups.setdefault(text, []).append(rank)
+        groups.setdefault(text, []).append(_rank(backend, rank))
     parts = []
     for text, ranks in groups.items():
         who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
@@ -254,7 +271,7 @@ def _calls(backend: ShmBackend, sequence: int) -> str:
 
 def verdict_error(verdict: Any, backend: ShmBackend, operation: str) -> MismatchError:
     """Turn what a gather's root refused into the exception that every rank raises."""
-    rank = backend.members[verdict.rank]
+    rank = _rank(backend, backend.members[verdict.rank])
     if verdict.status == 1:
         detail = f"contributes {verdict.actual} bytes, the array prepared for it holds {verdict.expected} bytes"
     else:

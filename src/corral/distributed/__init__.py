@@ -32,6 +32,7 @@ from corral.distributed.backend_config import (
     is_xccl_available,
 )
 from corral.distributed.collectives import barrier, gather
+from corral.distributed.comm_names import record_comm
 from corral.distributed.debug import DebugLevel, get_debug_level, set_debug_level, set_debug_level_from_env
 from corral.distributed.errors import (
     DistBackendError,
@@ -65,6 +66,7 @@ from corral.distributed.mesh import DeviceMesh, init_device_mesh
 from corral.distributed.objects import gather_object
 from corral.distributed.p2p import P2POp, batch_isend_irecv, irecv, isend, recv, send
 from corral.distributed.setup import destroy_process_group, init_process_group, is_available, new_group
+from corral.distributed.shrinking import shrink_group
 from corral.distributed.subgroups import new_subgroups, new_subgroups_by_enumeration, split_group
 from corral.distributed.work import Future, Work
 
@@ -119,10 +121,12 @@ __all__ = [
     "new_group",
     "new_subgroups",
     "new_subgroups_by_enumeration",
+    "record_comm",
     "recv",
     "send",
     "set_debug_level",
     "set_debug_level_from_env",
+    "shrink_group",
     "split_group",
     "supports_complex",
 ]

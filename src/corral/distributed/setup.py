@@ -276,6 +276,24 @@ def make_subgroup(
     return made
 
 
+def replace_group(old: ProcessGroup, new: ProcessGroup) -> None:
+    """Put a subgroup into the place of another, which ends."""
+    _subgroups[_subgroups.index(old)] = new
+    old.closed = True
+    old.backend.close()
+
+
+def replace_world(new: ProcessGroup) -> None:
+    """Make a group the only one there is."""
+    ending = open_groups()
+    _subgroups.clear()
+    _local_counts.clear()
+    groups.set_world(new)
+    for process_group in reversed(ending):
+        process_group.closed = True
+        process_group.backend.close()
+
+
 def groups_made() -> int:
     """Return how many groups all ranks have made together, the default one included."""
     return _shared_count
