@@ -203,6 +203,21 @@ def test_pickles_denied_by_the_environment():
     run(_pickles, 3, False, environment={"CORRAL_PICKLE": "deny"}, allow_pickle=True)
 
 
+@pytest.mark.parametrize("word", ["denny", "no", "0", "deny,allow"])
+def test_a_misspelt_prohibition_is_an_error(word, monkeypatch, tmp_path):
+    monkeypatch.setenv("CORRAL_PICKLE", word)
+    for allow_pickle in (None, True, False):
+        meeting = f"file://{tmp_path}/{allow_pickle}"
+        with pytest.raises(ValueError, match=rf"CORRAL_PICKLE is '{word}'.*'deny'.*'allow'"):
+            dist.init_process_group("shm", meeting, rank=0, world_size=1, allow_pickle=allow_pickle)
+        assert not dist.is_initialized()
+
+
+@pytest.mark.parametrize(("word", "allowed"), [("", True), (" Allow ", True), (" DENY\t", False), ("Deny", False)])
+def test_the_environment_may_be_written_in_any_case(word, allowed):
+    run(_pickles, 3, allowed, environment={"CORRAL_PICKLE": word})
+
+
 def _denied_by_the_receiver(rank, size):
     group = dist.new_group(allow_pickle=rank != 0)
     out = [None] * size if rank == 0 else None

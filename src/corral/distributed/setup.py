@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import functools
 import hashlib
-import os
 import sys
 from collections.abc import Sequence
 from datetime import timedelta
@@ -16,6 +15,7 @@ from corral.distributed import groups, rendezvous
 from corral.distributed.errors import MismatchError
 from corral.distributed.groups import NON_GROUP_MEMBER, Group, ProcessGroup
 from corral.distributed.work import seconds
+from corral.wire.pickles import permitted
 
 __all__ = ["destroy_process_group", "init_process_group", "is_available", "new_group"]
 
@@ -305,9 +305,7 @@ def open_groups() -> list[ProcessGroup]:
 
 
 def _pickle_allowed(allow_pickle: bool | None) -> bool:
-    if os.environ.get("CORRAL_PICKLE", "").strip().lower() == "deny":
-        return False
-    return allow_pickle is not False
+    return permitted(True) and allow_pickle is not False
 
 
 def _meet(init_method: str, rank: int, world_size: int, limit: float, payload: bytes) -> list[bytes]:

@@ -11,12 +11,30 @@ from typing import Any
 
 from corral.wire.errors import PickleError
 
-__all__ = ["freeze", "permitted", "thaw", "type_name"]
+__all__ = ["denied_by_environment", "freeze", "permitted", "thaw", "type_name"]
+
+
+def denied_by_environment() -> bool:
+    """Whether the environment's ``CORRAL_PICKLE`` forbids pickles: ``deny`` does, ``allow`` and nothing do not.
+
+    Raises
+    ------
+    ValueError
+        If it says something else: a misspelt prohibition must not become a permission.
+    """
+    said = os.environ.get("CORRAL_PICKLE", "")
+    word = said.strip().lower()
+    if word not in ("", "allow", "deny"):
+        raise ValueError(
+            f"the environment variable CORRAL_PICKLE is {said!r}: set it to 'deny' to refuse pickles, or to 'allow' "
+            "(as when it is not set)"
+        )
+    return word == "deny"
 
 
 def permitted(allow_pickle: bool) -> bool:
-    """Whether objects may be pickled: neither the group nor the environment's ``CORRAL_PICKLE`` says no."""
-    return allow_pickle and os.environ.get("CORRAL_PICKLE", "").lower() != "deny"
+    """Whether objects may be pickled: neither the group nor the environment says no."""
+    return allow_pickle and not denied_by_environment()
 
 
 def type_name(kind: type) -> str:
