@@ -33,14 +33,19 @@ class TensorDict(Sharing, Conversion, Pointwise, Shaping, TorchInterop, Printing
         The leading dimensions that all leaves share; none by default.
     device : optional
         Where all leaves shall lie; by default each stays where it is.
-    names : ignored
-        Accepted for compatibility: dimensions have no names.
+    names : None
+        Dimensions cannot have names; there for the order of tensordict's arguments.
     non_blocking : bool, optional
         Accepted for compatibility.
     lock : bool
         Forbid to add, replace and remove entries.
     **kwargs
         The entries.
+
+    Raises
+    ------
+    NotImplementedError
+        If `names` are given.
 
     Examples
     --------
@@ -65,6 +70,10 @@ class TensorDict(Sharing, Conversion, Pointwise, Shaping, TorchInterop, Printing
         lock: bool = False,
         **kwargs: Any,
     ) -> None:
+        if names is not None:
+            raise NotImplementedError(
+                f"TensorDict: names={names!r} was given, but dimensions cannot have names here: leave names out"
+            )
         if source is None:
             source = kwargs
         elif kwargs:
