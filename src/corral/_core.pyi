@@ -181,9 +181,9 @@ def find_shared(buffer: object) -> tuple[int, int, int, int] | None:
 def register_torch(tensor: type, parameter: type, capsule: object) -> None:
     """Teach the core to read tensors of exactly these types."""
 
-def register_container(type: type, attribute: str) -> None:
+def register_container(type: type, entries: str, batch_size: str) -> None:
     """
-    Teach the core to walk containers of exactly this type: `attribute` holds their dict.
+    Teach the core to walk containers of exactly this type, by the names of two attributes.
     """
 
 def named_type(name: str) -> int: ...

@@ -249,6 +249,78 @@ def test_any_nesting_is_one_operation_of_the_engine(fleet):
     fleet(_at_once)
 
 
+def _interleaved(rank, size):
+    """Leaves that lie between each other's elements, but never in one place."""
+    from corral.tensordict import communication
+
+    whole = np.zeros((2, 7))
+    every = np.zeros((2, 6))
+    trees = [
+        {"a": whole[:, :4], "b": whole[:, 4:]},  # columns of one matrix: cleared row by row
+        {"a": every[:, ::2], "b": every[:, 1::2]},  # every second element
+        {"a": np.zeros((2, 0)), "b": np.zeros((4, 3))[1::2], "c": np.zeros((3, 2))[::-1].T},
+    ]
+    asked = []
+    negotiate = communication._negotiate
+    communication._negotiate = lambda *arguments: asked.append(len(asked)) or negotiate(*arguments)
+    try:
+        for tree in trees:
+            mine = tree if rank == 0 else {key: _values(rank, *leaf.shape[1:]) for key, leaf in tree.items()}
+            corral.gather_and_stack(mine, 0)
+            if rank == 0:
+                assert all(np.array_equal(leaf, _stack(0, *leaf.shape[1:])) for leaf in tree.values())
+            asked.append("|")
+    finally:
+        communication._negotiate = negotiate
+    return asked
+
+
+def test_leaves_that_interleave(fleet):
+    assert fleet(_interleaved) == [["|", 1, "|", "|"]] * SIZE
+
+
+def _batch_sizes(rank, size):
+    """Batch sizes that the senders share, whatever those of the destination, are learned in one call."""
+    import tensordict
+    import torch
+
+    from corral.tensordict import communication
+
+    def make(kind, mine, theirs):
+        size = mine if rank == 0 else theirs
+        leaf = torch.zeros(2, 3, 4) if rank == 0 else torch.full((3, 4), float(rank))
+        return kind({"a": leaf, "n": kind({"b": leaf.clone()}, batch_size=size)}, batch_size=size)
+
+    communication._register()
+    counts, asked = [], []
+    negotiate = communication._negotiate
+    communication._negotiate = lambda *arguments: asked.append(1) or negotiate(*arguments)
+    try:
+        for kind in (corral.TensorDict, tensordict.TensorDict):
+            for mine, theirs in (([2], [3, 4]), ([2, 3], [3]), ([2], []), ([], [3]), ([2, 3, 4], [3])):
+                asked.clear()
+                for _ in range(3):
+                    td = make(kind, mine, theirs)
+                    corral.gather_and_stack(td, 0)
+                    if rank == 0:
+                        assert list(td.batch_size) == mine
+                        assert td["n", "b"].tolist() == [[[float(r)] * 4] * 3 for r in (1, 2)]
+                counts.append(len(asked))
+        plain = {"a": np.zeros(3), "n": {"b": np.zeros(3)}}
+        for _ in range(2):  # some senders have no batch size
+            into = corral.TensorDict(a=np.ones((2, 3)), n={"b": np.ones((2, 3))}, batch_size=[2])
+            corral.gather_and_stack((into, plain, corral.TensorDict(plain, batch_size=[3]))[rank], 0)
+            assert into["a"].sum() == (0 if rank == 0 else 6)
+    finally:
+        communication._negotiate = negotiate
+    return counts
+
+
+def test_batch_sizes_of_the_senders_are_learned(fleet):
+    # In the last case the senders have the batch size that they had before.
+    assert fleet(_batch_sizes) == [2 * [1, 1, 1, 1, 0]] * SIZE
+
+
 def _groups(rank, size):
     pair = dist.new_group([2, 0])
     if rank == 1:
@@ -277,6 +349,10 @@ def _read_only():
 
 def _locked_td(**entries):
     return corral.TensorDict(entries, batch_size=[2]).lock_()
+
+
+def _two(rank):
+    return {"a": _values(rank, 3), "b": {"c": _values(rank, 3)}}
 
 
 def _loop():
@@ -331,6 +407,41 @@ ERRORS = {
     "a locked destination": (
         lambda rank: _locked_td(a=np.zeros((2, 3))) if rank == 0 else {"a": np.zeros(3), "b": np.zeros(4)},
         r"rank 1 .*'b'.*\(4,\).*rank 0.*locked",
+    ),
+    "one array under two keys": (
+        lambda rank: {"a": (twice := np.zeros((2, 3))), "b": {"c": twice}} if rank == 0 else _two(rank),
+        r"'a' and \('b', 'c'\) share memory on rank 0",
+    ),
+    "overlapping slices": (
+        lambda rank: (
+            {"a": (whole := np.zeros((3, 3)))[:2], "x": np.zeros((2, 9)), "b": {"c": whole[1:]}}
+            if rank == 0
+            else {**_two(rank), "x": np.zeros(9)}
+        ),
+        r"'a' and \('b', 'c'\) share memory on rank 0",
+    ),
+    "overlapping columns": (
+        lambda rank: {"a": (whole := np.zeros((2, 5)))[:, :3], "b": {"c": whole[:, 2:]}} if rank == 0 else _two(rank),
+        r"'a' and \('b', 'c'\) share memory on rank 0",
+    ),
+    "overlapping torch tensors, to be cast": (
+        lambda rank: (
+            {"a": (twice := __import__("torch").zeros(2, 3)), "b": {"c": twice.view(2, 3)}} if rank == 0 else _two(rank)
+        ),
+        r"'a' and \('b', 'c'\) share memory on rank 0",
+    ),
+    "batch sizes": (
+        lambda rank: corral.TensorDict(a=np.zeros((2, 3, 4)[rank > 0 :]), batch_size=[(2,), (3,), (3, 4)][rank]),
+        r"the tree has the batch size \(3, 4\) on rank 2, but \(3,\) on rank 1",
+    ),
+    "batch sizes of nested TensorDicts": (
+        lambda rank: {
+            "a": corral.TensorDict(
+                {"b": corral.TensorDict(c=np.zeros((2, 3)[rank > 0 :]), batch_size=[(2,), (3,), ()][rank])},
+                batch_size=(2,) if rank == 0 else (),
+            )
+        },
+        r"\('a', 'b'\) has the batch size \(\) on rank 2, but \(3,\) on rank 1",
     ),
     "a container for an array": (
         lambda rank: {"a": {"b": np.zeros((2, 3))} if rank == 0 else np.zeros(3)},

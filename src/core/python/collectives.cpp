@@ -1,6 +1,8 @@
 // The collectives of a group: buffers in, a request or the outcome out.
 #include <nanobind/stl/unique_ptr.h>
 
+#include <algorithm>
+
 #include "group.h"
 #include "tree.h"
 
@@ -8,6 +10,8 @@ namespace nb = nanobind;
 
 namespace corral {
 namespace {
+
+constexpr size_t most_senders = 256;  // trees whose senders' batch sizes are remembered
 
 nb::object conclude(std::unique_ptr<Request> request, nb::handle timeout) {
     if (timeout.is_none()) {
@@ -342,21 +346,22 @@ nb::object GroupHandle::all_to_all_bytes(nb::handle payloads, uint32_t label, do
 nb::object GroupHandle::gather_rows(nb::handle tree, uint32_t root, uint32_t label, double timeout) {
     member(root);
     auto op = std::make_shared<Gather>(*group_, static_cast<Code>(label), static_cast<int32_t>(root), true);
+    Rows rows;
+    bool fits = false;
     auto request = begin(op, [&](Request& r) {
         // What this rank cannot read or write as it is goes by a fingerprint that fits nobody's: all ranks then learn
         // that they must negotiate, where errors have names.
         Fingerprint unusable{~0ull, group_->rank + 1};
-        bool fits;
         if (root == group_->rank) {
-            Rows rows;
             auto count = static_cast<int64_t>(group_->members.size()) - 1;
             fits = tree.is_none() ? false : flatten_rows(tree.ptr(), count, r.payload, rows);
-            if (!fits) {
+            Fingerprint expected = fits ? rows.print.whole() : unusable;
+            if (!fits)
                 rows.rows.assign(static_cast<size_t>(count), {});
-                rows.fingerprint = unusable;
-            }
+            else if (auto seen = senders_.find(rows.print.structure.low); seen != senders_.end())
+                expected = seen->second;
             op->into = std::move(rows.rows);
-            op->expected.assign(static_cast<size_t>(count), rows.fingerprint);
+            op->expected.assign(static_cast<size_t>(count), expected);
         } else {
             fits = flatten(tree.ptr(), r.payload, op->fingerprint);
             if (fits)
@@ -369,7 +374,17 @@ nb::object GroupHandle::gather_rows(nb::handle tree, uint32_t root, uint32_t lab
     });
     Failure f = request->wait_raw(timeout);
     if (f) return failure_object(f, op.get());
-    return nb::bool_(op->verdict.status == 0);
+    bool done = op->verdict.status == 0;
+    if (!done && fits && root == group_->rank) {
+        // The senders' batch sizes are learned from them: the next time they need not negotiate.
+        const Fingerprint& first = op->receives.front()->arrival.prefix;
+        if (first.low == rows.print.structure.low && std::all_of(op->receives.begin(), op->receives.end(),
+                                                                 [&](auto& r) { return r->arrival.prefix == first; })) {
+            if (senders_.size() >= most_senders) senders_.clear();
+            senders_[first.low] = first;
+        }
+    }
+    return nb::bool_(done);
 }
 
 }  // namespace corral

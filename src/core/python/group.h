@@ -5,6 +5,7 @@
 
 #include <list>
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "../engine.h"
@@ -105,6 +106,8 @@ class GroupHandle {
     void check_reducible(const Payload& payload, uint32_t op, double factor) const;
     std::shared_ptr<Job> job_;
     Group* group_;
+    // Fingerprints that all senders' trees had where they fit the root's but for their batch sizes, by the structure.
+    std::unordered_map<uint64_t, Fingerprint> senders_;
 };
 
 struct FailureInfo {

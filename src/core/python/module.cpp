@@ -317,7 +317,7 @@ NB_MODULE(_core, m) {
         "Where a contiguous array lies in shared memory: (owner, fd, inode, offset), or None.");
     m.def("register_torch", &register_exchange, "tensor"_a, "parameter"_a, "capsule"_a,
           "Teach the core to read tensors of exactly these types.");
-    m.def("register_container", &register_container, "type"_a, "attribute"_a,
-          "Teach the core to walk containers of exactly this type: `attribute` holds their dict.");
+    m.def("register_container", &register_container, "type"_a, "entries"_a, "batch_size"_a,
+          "Teach the core to walk containers of exactly this type, by the names of two attributes.");
     m.def("named_type", [](nb::str name) { return named_type(name.c_str()); }, "name"_a);
 }

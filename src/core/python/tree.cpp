@@ -1,6 +1,8 @@
 #include "tree.h"
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace nb = nanobind;
 
@@ -9,7 +11,8 @@ namespace {
 
 struct Container {
     PyTypeObject* type;
-    PyObject* attribute;
+    PyObject* entries;
+    PyObject* batch_size;
 };
 std::vector<Container> containers;  // added to under the GIL, once for each library
 
@@ -40,14 +43,79 @@ class Printer {
         add(static_cast<uint64_t>(v.item) << 8 | static_cast<uint64_t>(v.dimensions - from));
         for (int d = from; d < v.dimensions; ++d) add(static_cast<uint64_t>(v.shape[d]));
     }
-    Fingerprint result() const { return {a_, b_}; }
+    // A container's batch size from dimension `from` on; or that it has none, for a length of -1.
+    void add_batch(const int64_t* sizes, int length, int from) {
+        mix_batch(static_cast<uint64_t>(length < 0 ? 0 : 1 + std::max(length - from, 0)));
+        for (int d = from; d < length; ++d) mix_batch(static_cast<uint64_t>(sizes[d]));
+    }
+    Print result() const { return {{a_, b_}, c_}; }
 
   private:
-    uint64_t a_ = 0x243f6a8885a308d3ull, b_ = 0x13198a2e03707344ull;
+    void mix_batch(uint64_t v) {
+        c_ = (c_ ^ v) * 0xa0761d6478bd642full;
+        c_ ^= c_ >> 31;
+    }
+    uint64_t a_ = 0x243f6a8885a308d3ull, b_ = 0x13198a2e03707344ull, c_ = 0xa4093822299f31d0ull;
 };
 
+// Read a batch size of at most `most` dimensions. Returns its length, or -1 with a Python exception set.
+int read_batch(PyObject* container, PyObject* attribute, int64_t* sizes, int most) {
+    nb::object held = nb::steal(PyObject_GetAttr(container, attribute));
+    if (!held.is_valid()) return -1;
+    if (!PyTuple_Check(held.ptr()) || PyTuple_Size(held.ptr()) > most) {
+        PyErr_SetString(PyExc_TypeError, "a batch size must be a tuple of a few lengths");
+        return -1;
+    }
+    int length = static_cast<int>(PyTuple_Size(held.ptr()));
+    for (int d = 0; d < length; ++d) {
+        sizes[d] = PyLong_AsLongLong(PyTuple_GetItem(held.ptr(), d));
+        if (sizes[d] == -1 && PyErr_Occurred()) return -1;
+    }
+    return length;
+}
+
+// Where an array's elements lie: from the first byte to the one behind the last.
+std::pair<std::byte*, std::byte*> bounds(const View& v) {
+    std::byte *low = v.data, *high = v.data + v.item;
+    for (int d = 0; d < v.dimensions; ++d) (v.strides[d] < 0 ? low : high) += (v.shape[d] - 1) * v.strides[d];
+    return {low, high};
+}
+
+// Where one leaf is written.
+struct Written {
+    std::byte *low, *high;
+    std::byte *row_low, *row_high;  // of its first row
+    int64_t stride;                 // from row to row
+
+    bool operator<(const Written& other) const { return low < other.low; }
+};
+
+template <typename T>
+bool apart(std::vector<T>& parts) {
+    if (!std::is_sorted(parts.begin(), parts.end())) std::sort(parts.begin(), parts.end());
+    return std::adjacent_find(parts.begin(), parts.end(), [](const T& a, const T& b) { return b.low < a.high; }) ==
+           parts.end();
+}
+
+// Whether surely no two leaves share memory: all of them lie one behind the other, or all their rows do, as in
+// columns of one matrix.
+bool surely_apart(std::vector<Written>& leaves, int64_t count) {
+    if (apart(leaves)) return true;
+    struct Row {
+        std::byte *low, *high;
+        bool operator<(const Row& other) const { return low < other.low; }
+    };
+    std::vector<Row> rows;
+    rows.reserve(leaves.size() * static_cast<size_t>(count));
+    for (auto& leaf : leaves)
+        for (int64_t r = 0; r < count; ++r)
+            rows.push_back({leaf.row_low + r * leaf.stride, leaf.row_high + r * leaf.stride});
+    return apart(rows);
+}
+
+// `count` is what batch sizes start with where the leaves hold rows; -1 where the tree itself is a row.
 template <typename Visit>
-bool walk(PyObject* tree, Printer& print, const Visit& leaf, int depth) {
+bool walk(PyObject* tree, Printer& print, const Visit& leaf, int64_t count, int depth) {
     if (depth > deepest) {
         PyErr_SetString(PyExc_RecursionError, "the structure is nested too deeply");
         return false;
@@ -56,10 +124,15 @@ bool walk(PyObject* tree, Printer& print, const Visit& leaf, int depth) {
     PyObject* dict = nullptr;
     if (PyDict_CheckExact(tree)) {
         dict = tree;
+        print.add_batch(nullptr, -1, 0);
     } else {
         for (auto& c : containers)
             if (Py_TYPE(tree) == c.type) {
-                dict = PyObject_GetAttr(tree, c.attribute);
+                int64_t sizes[64];
+                int length = read_batch(tree, c.batch_size, sizes, 64);
+                if (length < 0 || (count >= 0 && length > 0 && sizes[0] != count)) return false;
+                print.add_batch(sizes, length, count >= 0 ? 1 : 0);
+                dict = PyObject_GetAttr(tree, c.entries);
                 if (!dict) return false;
                 held = nb::steal(dict);
                 if (!PyDict_Check(dict)) {
@@ -82,17 +155,18 @@ bool walk(PyObject* tree, Printer& print, const Visit& leaf, int depth) {
             return false;
         }
         print.add(text, n);
-        if (!walk(value, print, leaf, depth + 1)) return false;
+        if (!walk(value, print, leaf, count, depth + 1)) return false;
     }
     return true;
 }
 
 }  // namespace
 
-void register_container(nb::type_object type, nb::str attribute) {
+void register_container(nb::type_object type, nb::str entries, nb::str batch_size) {
     for (auto& c : containers)
         if (reinterpret_cast<PyObject*>(c.type) == type.ptr()) return;
-    containers.push_back({reinterpret_cast<PyTypeObject*>(type.release().ptr()), attribute.release().ptr()});
+    containers.push_back(
+        {reinterpret_cast<PyTypeObject*>(type.release().ptr()), entries.release().ptr(), batch_size.release().ptr()});
 }
 
 bool flatten(PyObject* tree, Payload& payload, Fingerprint& fingerprint) {
@@ -104,14 +178,15 @@ bool flatten(PyObject* tree, Payload& payload, Fingerprint& fingerprint) {
         payload.count_type(v.type);
         return payload.append(v, Payload::Access::read, payload.spans);
     };
-    if (!walk(tree, print, leaf, 0)) return false;
-    fingerprint = print.result();
+    if (!walk(tree, print, leaf, -1, 0)) return false;
+    fingerprint = print.result().whole();
     return true;
 }
 
 bool flatten_rows(PyObject* tree, int64_t count, Payload& payload, Rows& rows) {
     Printer print;
     rows.rows.resize(static_cast<size_t>(count));
+    std::vector<Written> written;
     auto leaf = [&](PyObject* object) {
         View v;
         if (!payload.view(object, Payload::Access::write, v)) return false;
@@ -127,12 +202,15 @@ bool flatten_rows(PyObject* tree, int64_t count, Payload& payload, Rows& rows) {
         row.dimensions = v.dimensions - 1;
         row.shape = v.shape + 1;
         row.strides = v.strides + 1;
+        auto [low, high] = bounds(v);
+        auto [row_low, row_high] = bounds(row);
+        written.push_back({low, high, row_low, row_high, v.strides[0]});
         for (int64_t r = 0; r < count; ++r, row.data += v.strides[0])
             if (!payload.append(row, Payload::Access::write, rows.rows[static_cast<size_t>(r)])) return false;
         return true;
     };
-    if (!walk(tree, print, leaf, 0)) return false;
-    rows.fingerprint = print.result();
+    if (!walk(tree, print, leaf, count, 0) || !surely_apart(written, count)) return false;
+    rows.print = print.result();
     return true;
 }
 

@@ -9,18 +9,28 @@
 
 namespace corral {
 
-// Teach the core to walk containers of exactly this type: `attribute` holds a dict of their entries.
-void register_container(nanobind::type_object type, nanobind::str attribute);
+// Teach the core to walk containers of exactly this type: `entries` is the attribute that holds a dict of their
+// entries, `batch_size` the one that holds a tuple of the dimensions that these share.
+void register_container(nanobind::type_object type, nanobind::str entries, nanobind::str batch_size);
+
+// What a tree looks like. Batch sizes are apart: those of the senders must agree with each other, not with those of
+// the tree that receives their rows.
+struct Print {
+    Fingerprint structure;  // keys, types, shapes
+    uint64_t batches = 0;   // batch sizes
+
+    Fingerprint whole() const { return {structure.low, structure.high ^ batches}; }
+};
 
 struct Rows {
-    Fingerprint fingerprint;  // of one row: the leading dimension is left out
+    Print print;              // of one row: the leading dimension is left out
     std::vector<Spans> rows;  // where each row's bytes lie
 };
 
 // All leaves as one message. Returns false with a Python exception set.
 bool flatten(PyObject* tree, Payload& payload, Fingerprint& fingerprint);
 // The leaves' rows, for writing: `count` of them. Returns false with a Python exception set, or, without one, if a
-// leaf has another leading dimension.
+// leaf has another leading dimension, or if it takes a closer look to see that no two leaves share memory.
 bool flatten_rows(PyObject* tree, int64_t count, Payload& payload, Rows& rows);
 
 }  // namespace corral

@@ -17,7 +17,7 @@ import numpy as np
 
 from corral.arrays.overlap import Extent, is_nested, overlaps_itself, share_memory
 
-__all__ = ["NATIVE", "check_distinct", "readable", "register_torch", "writable"]
+__all__ = ["NATIVE", "check_distinct", "readable", "register_torch", "sharing", "writable"]
 
 Buffer: TypeAlias = Any
 Finish: TypeAlias = Callable[[], None]
@@ -132,11 +132,23 @@ def check_distinct(arrays: Sequence[Any], name: str) -> None:
         return
     if all(map(_owns, arrays)) and len(set(map(id, arrays))) == len(arrays):
         return  # arrays that own their memory have it for themselves
-    found = share_memory([_handler(a, f"{name}[{i}]").extent(a) for i, a in enumerate(arrays)])
+    found = sharing(arrays)
     if found is not None:
         raise ValueError(
             f"{name}[{found[0]}] and {name}[{found[1]}] share memory, so that one would overwrite the other"
         )
+
+
+def sharing(arrays: Sequence[Any]) -> tuple[int, int] | None:
+    """Return the positions of two of the arrays that share memory; ``None`` if there are none.
+
+    Examples
+    --------
+    >>> a = np.zeros((2, 3))
+    >>> sharing([a[:, 0], a[:, 1], a[1]]), sharing([a[:, 0], a[:, 1]])
+    ((0, 2), None)
+    """
+    return share_memory([_handler(a, f"array {i}").extent(a) for i, a in enumerate(arrays)])
 
 
 def register_torch() -> bool:

@@ -13,4 +13,4 @@ try:
 except ImportError:  # the containers are of use without processes, too
     pass
 else:
-    _core.register_container(TensorDict, "_source")
+    _core.register_container(TensorDict, "_source", "_batch_size")

@@ -146,4 +146,4 @@ def _register() -> None:
     buffers.register_torch()
     theirs = sys.modules.get("tensordict")
     if theirs is not None:
-        _core.register_container(theirs.TensorDict, "_tensordict")
+        _core.register_container(theirs.TensorDict, "_tensordict", "_batch_size")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from corral.arrays.buffers import writable
+from corral.arrays.buffers import sharing, writable
 from corral.arrays.libraries import convert, copy_into, dtype_name, is_array, library_of, to_numpy
 from corral.distributed.errors import MismatchError
 from corral.wire import codec, trees
@@ -69,7 +69,7 @@ def plan_rows(tree: Any, layouts: list[Layout | None], ranks: tuple[int, ...], r
 
 
 def _check_senders(senders: _Senders) -> None:
-    """Raise unless all senders have the same keys and shapes."""
+    """Raise unless all senders have the same keys, shapes and batch sizes."""
     if not senders.layouts:
         return
     first = {entry.path: entry.node for entry in senders.layouts[0].entries()}
@@ -92,6 +92,23 @@ def _check_senders(senders: _Senders) -> None:
                     f"{tuple(node.shape)} "
                     f"on rank {there}"
                 )
+    _check_batch_sizes(senders)
+
+
+def _check_batch_sizes(senders: _Senders) -> None:
+    """Raise unless the senders' TensorDicts have the same batch sizes; other containers have none."""
+    first: dict[Path, tuple[list[int], int]] = {}
+    for layout, rank in zip(senders.layouts, senders.ranks, strict=True):
+        for path, branch in layout.branches():
+            if branch.batch_size is None:
+                continue
+            size, there = first.setdefault(path, (branch.batch_size, rank))
+            if branch.batch_size != size:
+                where = "the tree" if not path else key_text(path)
+                raise MismatchError(
+                    f"{where} has the batch size {tuple(branch.batch_size)} on rank {rank}, but {tuple(size)} on "
+                    f"rank {there}: only TensorDicts of one batch size can be stacked"
+                )
 
 
 def _of_shape(node: Array | Value) -> str:
@@ -108,6 +125,7 @@ class _Planner:
         self.nodes = [{entry.path: entry.node for entry in layout.entries()} for layout in senders.layouts]
         self.buffers: list[dict[Path, Any]] = [{} for _ in senders.layouts]
         self.finishes: list[Callable[[], Any]] = []
+        self.written: list[tuple[Path, Any]] = []  # of the destination's own arrays
 
     def plan(self, result: Callable[[], Any]) -> Plan:
         into: list[list[Any]] = [[] for _ in range(self.size)]
@@ -236,6 +254,7 @@ class _Planner:
             return self.plan(lambda: tree)
         holder = [tree]
         self.visit(self.senders.layouts[0].root, (), tree, lambda value: holder.__setitem__(0, trees.plain(value)))
+        self.check_apart()
         return self.plan(lambda: holder[0])
 
     def visit(
@@ -307,12 +326,23 @@ class _Planner:
             )
         if library_of(target) == "jax":  # can only be replaced
             return
+        self.written.append((path, target))
         try:
             writable(target, key_text(path))
         except (ValueError, TypeError) as error:
             raise MismatchError(
                 f"rank {self.here}: {error}; rank {there} sends shape {row} for the rows of {shape}"
             ) from None
+
+    def check_apart(self) -> None:
+        """Raise if two of the arrays that are written share memory."""
+        found = sharing([array for _, array in self.written])
+        if found is not None:
+            one, other = (key_text(self.written[i][0]) for i in found)
+            raise MismatchError(
+                f"{one} and {other} share memory on rank {self.here}, so that one would overwrite the other: give each "
+                "an array of its own"
+            )
 
     def leaf(self, node: Array, path: Path, target: Any, replace: Callable[[Any], Any] | None) -> None:
         there = self.senders.ranks[0]
