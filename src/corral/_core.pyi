@@ -46,9 +46,9 @@ class Verdict:
     def expected(self) -> int: ...
 
 class Buffer:
-    """Memory whose element type only its name tells."""
+    """Memory of an element type that the buffer protocol cannot tell."""
 
-    def __init__(self, exporter: object, dtype: str) -> None: ...
+    def __init__(self, exporter: object, type: int) -> None: ...
 
     @property
     def exporter(self) -> object: ...
@@ -185,5 +185,3 @@ def register_container(type: type, entries: str, batch_size: str) -> None:
     """
     Teach the core to walk containers of exactly this type, by the names of two attributes.
     """
-
-def named_type(name: str) -> int: ...

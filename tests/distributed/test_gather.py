@@ -70,6 +70,8 @@ def _mismatch(rank, size):
         dist.gather(np.zeros(4 if rank == 1 else 3), rows)
     with pytest.raises(dist.MismatchError, match=r"rank 2.*int64.*float64"):
         dist.gather(np.zeros(3, "i8" if rank == 2 else "f8"), rows)
+    with pytest.raises(dist.MismatchError, match=r"rank 2 contributes str64, .* is of float64"):  # on all, by its name
+        dist.gather(np.zeros(3, "U2" if rank == 2 else "f8"), rows)
     with pytest.raises(dist.MismatchError, match="root"):
         dist.gather(np.zeros(3), [np.zeros(3) for _ in range(size)] if rank == 1 else rows, dst=int(rank == 1))
     with pytest.raises(dist.MismatchError, match=r"gather.*barrier|barrier.*gather"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 
+import ml_dtypes
 import numpy as np
 import pytest
 from ranks import DTYPES, LAYOUTS, in_layout, run, values
@@ -105,6 +106,7 @@ def _mismatches(rank, size):
         dist.send(np.arange(4, dtype=np.int32), 1)
         dist.send(np.zeros(1 << 20), 1)
         dist.send(np.array(["2026-01-01"], "M8[D]"), 1)
+        dist.send(np.zeros(1, ml_dtypes.bfloat16), 1)
         dist.send(np.arange(5.0), 1)
     else:
         a = np.full(4, 9, np.float32)
@@ -114,8 +116,12 @@ def _mismatches(rank, size):
             dist.recv(a, 0)
         with pytest.raises(dist.MismatchError, match=r"8388608 bytes.* 16 bytes|float64.*float32"):
             dist.recv(a, 0)
-        with pytest.raises(dist.MismatchError):
+        with pytest.raises(dist.MismatchError, match=r"is of datetime64\[D\], the receiving array of datetime64\[s\]"):
             dist.recv(np.zeros(1, "M8[s]"), 0)
+        import torch
+
+        with pytest.raises(dist.MismatchError, match=r"is of bfloat16, the receiving array of float8_e5m2"):
+            dist.recv(torch.zeros(2, dtype=torch.float8_e5m2), 0)
         assert a.tolist() == [9] * 4
         b = np.zeros(5)
         dist.recv(b, 0)

@@ -83,13 +83,13 @@ NB_MODULE(_core, m) {
         .def_ro("actual", &Verdict::actual)
         .def_ro("expected", &Verdict::expected);
 
-    nb::class_<NamedBuffer>(m, "Buffer", "Memory whose element type only its name tells.")
+    nb::class_<NamedBuffer>(m, "Buffer", "Memory of an element type that the buffer protocol cannot tell.")
         .def(
             "__init__",
-            [](NamedBuffer* self, nb::object exporter, nb::str dtype) {
-                new (self) NamedBuffer{std::move(exporter), named_type(dtype.c_str())};
+            [](NamedBuffer* self, nb::object exporter, uint64_t type) {
+                new (self) NamedBuffer{std::move(exporter), type};
             },
-            "exporter"_a, "dtype"_a)
+            "exporter"_a, "type"_a)
         .def_prop_ro("exporter", [](const NamedBuffer& b) { return b.exporter; });
 
     nb::class_<Request>(m, "Request", "An operation under way.")
@@ -319,5 +319,4 @@ NB_MODULE(_core, m) {
           "Teach the core to read tensors of exactly these types.");
     m.def("register_container", &register_container, "type"_a, "entries"_a, "batch_size"_a,
           "Teach the core to walk containers of exactly this type, by the names of two attributes.");
-    m.def("named_type", [](nb::str name) { return named_type(name.c_str()); }, "name"_a);
 }

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
-#include <string>
 
 #include "dlpack.h"
 
@@ -146,21 +144,6 @@ bool View::may_overlap() const {
     return false;
 }
 
-uint64_t named_type(const char* name) {
-    // Types that DLPack knows and the buffer protocol does not: a tensor of them and such a buffer must match.
-    static const std::map<std::string, uint64_t> known = {
-        {"bfloat16", dlpack_type(4, 16)},       {"float8_e3m4", dlpack_type(7, 8)},
-        {"float8_e4m3", dlpack_type(8, 8)},     {"float8_e4m3b11fnuz", dlpack_type(9, 8)},
-        {"float8_e4m3fn", dlpack_type(10, 8)},  {"float8_e4m3fnuz", dlpack_type(11, 8)},
-        {"float8_e5m2", dlpack_type(12, 8)},    {"float8_e5m2fnuz", dlpack_type(13, 8)},
-        {"float8_e8m0fnu", dlpack_type(14, 8)},
-    };
-    if (auto at = known.find(name); at != known.end()) return at->second;
-    uint64_t h = 0;
-    for (; *name; ++name) h = mix(h, static_cast<unsigned char>(*name));
-    return h | (1ull << 63);
-}
-
 void register_exchange(nb::type_object type, nb::type_object other, nb::object capsule) {
     auto* header = static_cast<DLPackExchangeAPIHeader*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
     if (!header) throw nb::python_error();
@@ -195,7 +178,7 @@ void Payload::count_type(uint64_t type) {
     if (count_++ == 0)
         first_ = hash_ = type;
     else
-        hash_ = mix(mix(hash_, type), count_) | (1ull << 62);
+        hash_ = (mix(mix(hash_, type), count_) | 1ull << 62) & ~(1ull << 63);
 }
 
 bool Payload::view(PyObject* object, Access access, View& v) {

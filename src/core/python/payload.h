@@ -30,11 +30,10 @@ struct View {
     bool may_overlap() const;
 };
 
-// Types: DLPack's code and bits for those that it knows; for others a hash of the name, with the top bit.
+// Types: DLPack's code and bits for those that it knows; any other number with the top bit, and not the next one.
 constexpr uint64_t dlpack_type(uint32_t code, uint32_t bits) { return (code << 16) | bits; }
-uint64_t named_type(const char* name);
 
-// Wraps memory whose element type the buffer protocol cannot tell.
+// Wraps memory of an element type that the buffer protocol cannot tell.
 struct NamedBuffer {
     nanobind::object exporter;
     uint64_t type;

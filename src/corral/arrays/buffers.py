@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from corral.arrays.dtypes import number_of
 from corral.arrays.overlap import Extent, is_nested, overlaps_itself, share_memory
 
 __all__ = ["NATIVE", "check_distinct", "readable", "register_torch", "sharing", "writable"]
@@ -168,7 +169,7 @@ def wrap(view: np.ndarray[Any, Any] | Any, dtype_name: str) -> Buffer:
     """Return the core's buffer for memory whose dtype the buffer protocol cannot say."""
     from corral import _core
 
-    return _core.Buffer(view, dtype_name)
+    return _core.Buffer(view, number_of(dtype_name))
 
 
 def describe(array: Any) -> str:

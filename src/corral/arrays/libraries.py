@@ -8,6 +8,8 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from corral.arrays.dtypes import EXTENDED
+
 __all__ = [
     "Library",
     "convert",
@@ -23,15 +25,8 @@ Library: TypeAlias = Literal["numpy", "torch", "jax", "cupy", "other"]
 
 _libraries: dict[type, Library] = {np.ndarray: "numpy"}
 _names: dict[Any, str] = {}
-# The formats that NumPy lacks, by the integer type of the same width.
-_EXTENDED = {
-    "bfloat16": "int16",
-    "float8_e4m3fn": "uint8",
-    "float8_e4m3fnuz": "uint8",
-    "float8_e5m2": "uint8",
-    "float8_e5m2fnuz": "uint8",
-    "float8_e8m0fnu": "uint8",
-}
+# The integer type of the same width, which torch has in all versions.
+_EXTENDED = {name: "uint8" if bits == 8 else "int16" for name, (_, bits) in EXTENDED.items()}
 
 
 def library_of(x: Any) -> Library:
@@ -212,7 +207,7 @@ def _to_torch(x: Any) -> Any:
     if not array.flags.writeable or any(step < 0 or step % array.itemsize for step in array.strides):
         array = array.copy()  # torch has neither read-only tensors nor such strides
     name = array.dtype.name
-    if name in _EXTENDED:
+    if name in _EXTENDED and hasattr(torch, name):
         return torch.from_numpy(array.view(_EXTENDED[name])).view(getattr(torch, name))
     return torch.from_numpy(array)
 

@@ -8,6 +8,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any
 
+from corral.arrays.dtypes import name_of
 from corral.backends.shm_names import NAMES, reduction_name
 from corral.distributed.comm_names import recorded_name
 from corral.distributed.errors import DistBackendError, DistTimeoutError, MismatchError, PeerLostError
@@ -24,18 +25,6 @@ CLOSED, CORRUPT, SYSTEM, REFUSED, LATE = range(8, 13)
 _CALL_REFUSED = 4  # src/core/shared.h
 _COLLECTIVE = 1 << 63
 
-_KINDS = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
-_FLOAT8 = {
-    7: "float8_e3m4",
-    8: "float8_e4m3",
-    9: "float8_e4m3b11fnuz",
-    10: "float8_e4m3fn",
-    11: "float8_e4m3fnuz",
-    12: "float8_e5m2",
-    13: "float8_e5m2fnuz",
-    14: "float8_e8m0fnu",
-}
-
 
 class Job:
     """What the groups of one job share: the engine, and how many groups still use it.
@@ -51,20 +40,6 @@ class Job:
         self.global_ranks = {rank: rank for rank in range(engine.size)}
 
 
-def type_name(number: int) -> str:
-    """Name the element type that the engine knows by `number`."""
-    if number >> 63:
-        return "a dtype of another name"
-    if number >> 62:
-        return "several arrays"
-    code, bits = number >> 16, number & 0xFFFF
-    if code in _FLOAT8:
-        return _FLOAT8[code]
-    if code == 6:
-        return "bool"
-    return f"{_KINDS.get(code, 'dtype')}{bits}"
-
-
 def _name(code: int) -> str:
     return NAMES[code] if code < len(NAMES) else str(code)
 
@@ -75,7 +50,7 @@ def _call_text(call: tuple[int, int, int, int, int, int, int], backend: ShmBacke
         return f"{_name(code)} with arguments that it refused itself"
     words = [] if root < 0 else [f"root={_rank(backend, backend.members[root]) if root < backend.size else root}"]
     if kind:
-        words.append(type_name(kind))
+        words.append(name_of(kind))
     if size:
         words.append(f"{size} bytes")
     if detail:
@@ -174,7 +149,7 @@ def _part_text(failure: Any, backend: ShmBackend) -> str:
     if failure.reason == WRONG_SIZE:
         sent, wanted = f"{failure.actual} bytes", f"{failure.expected} bytes"
     else:
-        sent, wanted = type_name(failure.actual), type_name(failure.expected)
+        sent, wanted = name_of(failure.actual), name_of(failure.expected)
     sender, receiver = _rank(backend, failure.rank), _rank(backend, failure.finder)
     return f"rank {sender} contributes {sent} where rank {receiver} expects {wanted}"
 
@@ -215,7 +190,7 @@ def error_of(failure: Any, backend: ShmBackend, timeout: float) -> DistBackendEr
         if reason == WRONG_SIZE:
             detail = f"holds {failure.actual} bytes, the receiving array {failure.expected} bytes"
         else:
-            detail = f"is of {type_name(failure.actual)}, the receiving array of {type_name(failure.expected)}"
+            detail = f"is of {name_of(failure.actual)}, the receiving array of {name_of(failure.expected)}"
         return MismatchError(
             f"{heading}: the message from rank {_rank(backend, rank)} {detail}. The message is consumed; "
             "receive into an array of the sender's dtype and size."
@@ -275,7 +250,5 @@ def verdict_error(verdict: Any, backend: ShmBackend, operation: str) -> Mismatch
     if verdict.status == 1:
         detail = f"contributes {verdict.actual} bytes, the array prepared for it holds {verdict.expected} bytes"
     else:
-        detail = (
-            f"contributes {type_name(verdict.actual)}, the array prepared for it is of {type_name(verdict.expected)}"
-        )
+        detail = f"contributes {name_of(verdict.actual)}, the array prepared for it is of {name_of(verdict.expected)}"
     return MismatchError(f"{operation} (group {backend.group_name!r}): rank {rank} {detail}. Nothing was written.")

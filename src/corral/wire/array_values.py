@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from corral.arrays.dtypes import EXTENDED, NARROW
 from corral.wire.errors import CodecError
 
 __all__ = [
@@ -26,28 +27,7 @@ __all__ = [
 
 _DTYPE = re.compile(r"[<>|=]?[?a-zA-Z][0-9]{0,9}(\[[0-9]{0,9}[a-zA-Z]{1,3}\])?")
 _FORTRAN, _GRAD, _PARAMETER = 1, 2, 4
-_EXTENDED = frozenset(
-    {
-        "bfloat16",
-        "float8_e3m4",
-        "float8_e4m3",
-        "float8_e4m3b11fnuz",
-        "float8_e4m3fn",
-        "float8_e4m3fnuz",
-        "float8_e5m2",
-        "float8_e5m2fnuz",
-        "float8_e8m0fnu",
-        "float6_e2m3fn",
-        "float6_e3m2fn",
-        "float4_e2m1fn",
-        "int2",
-        "int4",
-        "uint2",
-        "uint4",
-        "int1",
-        "uint1",
-    }
-)
+_EXTENDED = NARROW.union(EXTENDED)
 _MOST_DIMENSIONS = 64
 
 
