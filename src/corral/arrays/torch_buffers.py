@@ -42,21 +42,25 @@ def register(handlers: dict[type, Handler]) -> None:
 
 
 def _read(tensor: torch.Tensor, name: str) -> Buffer:
+    if tensor.is_nested:
+        raise _nested(name)
+    if tensor.dtype not in _CORE_DTYPES and tensor.layout is _strided and not tensor.is_quantized:
+        return _wrap(_read(_bytes(tensor, name), name), tensor)
     if not (tensor.is_cpu and tensor.layout is _strided):
         with torch.no_grad():
             tensor = _to_host(tensor.detach(), name)
     if tensor.is_neg() or (tensor.is_complex() and tensor.is_conj()) or tensor._is_zerotensor():
         tensor = _materialize(tensor)
-    if tensor.ndim > _CORE_DIMENSIONS:
-        tensor = tensor.detach().reshape(-1)
-    if tensor.dtype in _CORE_DTYPES:
-        return tensor
     if tensor.is_quantized:
         return tensor.detach().dequantize()
-    return _bytes(tensor, name)
+    if tensor.ndim > _CORE_DIMENSIONS:
+        tensor = tensor.detach().reshape(-1)
+    return tensor
 
 
 def _write(tensor: torch.Tensor, name: str) -> tuple[Buffer, Finish | None]:
+    if tensor.is_nested:
+        raise _nested(name)
     if tensor.layout is _strided:
         direct = tensor.is_contiguous()
         if not direct:
@@ -65,18 +69,19 @@ def _write(tensor: torch.Tensor, name: str) -> tuple[Buffer, Finish | None]:
             direct = is_nested(tensor.shape, strides, size)
             if not direct and overlaps_itself(tensor.shape, strides, size):
                 raise refuse_overlap(tensor, name)
+        if tensor.dtype not in _CORE_DTYPES and not tensor.is_quantized:
+            buffer, finish = _write(_bytes(tensor, name), name)
+            return _wrap(buffer, tensor), finish
         if (
             direct
+            and not tensor.is_quantized
             and tensor.ndim <= _CORE_DIMENSIONS
             and tensor.is_cpu
             and not (tensor.is_complex() and tensor.is_conj())
             and not tensor.is_neg()
             and not tensor._is_zerotensor()
         ):
-            if tensor.dtype in _CORE_DTYPES:
-                return tensor, None
-            if not tensor.is_quantized:
-                return _bytes(tensor, name), None
+            return tensor, None
     return _stage(tensor, name)
 
 
@@ -113,8 +118,14 @@ def _to_host(tensor: torch.Tensor, name: str) -> torch.Tensor:
 def _refuse_no_data(tensor: torch.Tensor, name: str) -> None:
     if tensor.is_meta:
         raise TypeError(f"{name} is on the meta device and has no values ({describe(tensor)})")
-    if tensor.is_nested:
-        raise TypeError(f"{name} is a nested tensor: pass its components, or its .values() and .offsets()")
+
+
+def _nested(name: str) -> TypeError:
+    """Return the error for a tensor that has rows of several lengths."""
+    return TypeError(
+        f"{name} is a nested torch tensor, which has no one shape: pass its components (.unbind()), or its .values() "
+        "and .offsets() where its layout is torch.jagged"
+    )
 
 
 def _materialize(tensor: torch.Tensor) -> torch.Tensor:
@@ -123,13 +134,17 @@ def _materialize(tensor: torch.Tensor) -> torch.Tensor:
         return plain.copy_(tensor.detach())
 
 
-def _bytes(tensor: torch.Tensor, name: str) -> Buffer:
-    """Return a tensor of a dtype that the core does not know as its bytes."""
+def _bytes(tensor: torch.Tensor, name: str) -> torch.Tensor:
+    """Return a tensor of a dtype that the core does not know, and torch itself may not copy, as its bytes."""
     try:
-        view = tensor.detach().unsqueeze(-1).view(torch.uint8)
+        return tensor.detach().unsqueeze(-1).view(torch.uint8)
     except RuntimeError as error:
         raise TypeError(f"{name} has dtype {tensor.dtype}, which has no plain bytes") from error
-    return wrap(view, str(tensor.dtype).removeprefix("torch."))
+
+
+def _wrap(view: torch.Tensor, tensor: torch.Tensor) -> Buffer:
+    """Return what `_bytes` made of a tensor with the name of its dtype."""
+    return wrap(view.numpy(), str(tensor.dtype).removeprefix("torch."))
 
 
 def _extent(tensor: torch.Tensor) -> Extent:

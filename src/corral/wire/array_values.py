@@ -143,8 +143,12 @@ def describe_torch(tensor: Any) -> tuple[str, list[int], int, memoryview]:
     """Return the dtype, shape, flags and memory of a strided tensor."""
     torch = sys.modules["torch"]
     flags = (_GRAD if tensor.requires_grad else 0) | (_PARAMETER if type(tensor) is torch.nn.Parameter else 0)
-    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-    memory = memoryview(plain.reshape(-1).view(torch.uint8).numpy() if plain.numel() else b"")
+    plain = tensor.detach().resolve_conj().resolve_neg().cpu()
+    try:
+        flat = plain.contiguous().reshape(-1).view(torch.uint8)
+    except NotImplementedError:  # torch has dtypes that it cannot copy, but as their bytes
+        flat = plain.unsqueeze(-1).view(torch.uint8).reshape(-1)
+    memory = memoryview(flat.numpy() if plain.numel() else b"")
     return str(plain.dtype).removeprefix("torch."), list(plain.shape), flags, memory
 
 

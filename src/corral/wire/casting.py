@@ -73,10 +73,10 @@ def check_cast(source: Array, target: Any) -> None:
             raise TypeError(f"{dtype} cannot be cast to {name}")
     elif kind in "US" or (kind == "V" and not array_values.is_numeric(name)):
         raise TypeError(f"{source.dtype} cannot be cast to {name}")
-    probe = Array(source.dtype, [1], source.library).zeros()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of parts that get lost: the copy itself will warn
         try:
+            probe = Array(source.dtype, [1], source.library).zeros()
             if library_of(target) == "torch":
                 into = sys.modules["torch"].zeros(1, dtype=target.dtype)
             elif library_of(target) == "numpy":
