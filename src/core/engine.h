@@ -85,6 +85,8 @@ class Engine {
                  const std::function<bool()>& interrupted);
     // Make progress without blocking; returns whether the operation is done.
     bool poll(const std::shared_ptr<Operation>& operation);
+    // Fail a receive from anyone if all ranks of its group that could still send are lost.
+    void fail_deserted(const std::shared_ptr<Operation>& operation);
     // Fail whatever runs in a group, here and (by message) elsewhere.
     void abort_group(Group& group);
     // Fail a collective that was not started, because its arguments make no sense here; the others learn of it.
@@ -163,6 +165,7 @@ class Engine {
     void take(const std::shared_ptr<Receive>& receive);
     void refuse(const std::shared_ptr<Receive>& receive);
     void unpost(Receive& receive);
+    bool deserted(const Receive& receive) const;
     bool stale(uint32_t peer, const Message& m);
     void post(uint32_t peer, Outgoing&& out);
     bool push_queue(uint32_t peer);

@@ -137,8 +137,26 @@ void Engine::start(const std::shared_ptr<Receive>& receive) {
     }
     if (receive->peer >= 0 && peers_[receive->peer].lost)
         return finish(*receive, loss_of(static_cast<uint32_t>(receive->peer)));
+    if (deserted(*receive)) return finish(*receive, {Reason::peer_lost});
     receive->posted = true;
     (receive->peer < 0 ? any_posted_ : peers_[receive->peer].posted).push_back(receive);
+}
+
+// Whether nobody else is left in the group of a receive from anyone. What they sent before has been looked at.
+bool Engine::deserted(const Receive& receive) const {
+    if (receive.peer >= 0) return false;
+    auto at = groups_.find(receive.context);
+    if (at == groups_.end() || at->second->members.size() < 2) return false;
+    auto& members = at->second->members;
+    return std::all_of(members.begin(), members.end(), [&](uint32_t r) { return r == rank_ || peers_[r].lost; });
+}
+
+void Engine::fail_deserted(const std::shared_ptr<Operation>& operation) {
+    Lock lock(mutex_);
+    auto* receive = dynamic_cast<Receive*>(operation.get());
+    if (!receive || !receive->posted || !deserted(*receive)) return;
+    unpost(*receive);
+    finish(*receive, {Reason::peer_lost});
 }
 
 void Engine::unpost(Receive& receive) {

@@ -78,6 +78,54 @@ def test_a_rank_that_leaves_before_a_subgroups_first_collective():
     run(_leaves_early, 3)
 
 
+def _from_anyone(rank, size, how):
+    """Receive from anyone on rank 0, in a group without rank 3, while those who could send end one after the other."""
+    pair = dist.new_group([0, 1, 2])
+    dist.barrier()
+    if rank in (1, 2):
+        if rank == 2:
+            with pytest.raises(dist.PeerLostError):
+                dist.recv(np.zeros(1), 1)  # so that this one ends last
+            dist.send(np.array([2.0]), 0, group=pair)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if rank == 3:
+        dist.recv(np.zeros(1), 0)  # alive as long as rank 0 waits
+        return None
+    a = np.zeros(1)
+    assert dist.recv(a, group=pair) == 2  # though rank 1 is dead
+    calls = {
+        "recv": lambda: dist.recv(a, group=pair),
+        "wait": lambda: dist.irecv(a, group=pair).wait(),
+        "future": lambda: dist.irecv(a, group=pair).get_future().wait(),
+    }
+    for _ in range(2):  # while they are found to be gone, and when that is known
+        with pytest.raises(dist.PeerLostError, match=r"nobody is left who could send: rank 1 .*; rank 2 ") as caught:
+            calls[how]()
+        assert caught.value.ranks == (1, 2)
+    work = dist.irecv(a)
+    with pytest.raises(dist.DistTimeoutError, match=r"rank 1 (was|is) .*; rank 2 (was|is) .*; rank 3 is in recv"):
+        work.wait(0.3)
+    dist.send(a, 3)
+    return None
+
+
+@pytest.mark.parametrize("how", ["recv", "wait", "future"])
+def test_a_receive_from_anyone_ends_when_nobody_is_left(how):
+    run(_from_anyone, 4, how, exits={1: -signal.SIGKILL, 2: -signal.SIGKILL})
+
+
+def _from_anyone_of_two(rank, size):
+    if rank == 0:
+        for _ in range(2):
+            with pytest.raises(dist.PeerLostError, match="nobody is left who could send: rank 1 ") as caught:
+                dist.recv(np.zeros(1))
+            assert caught.value.ranks == (1,)
+
+
+def test_a_receive_from_anyone_of_a_rank_that_has_left():
+    run(_from_anyone_of_two, 2)
+
+
 def _times_out(rank, size):
     if rank == 0:
         for call in (

@@ -5,7 +5,6 @@ namespace nb = nanobind;
 namespace corral {
 namespace {
 
-const std::function<bool()> interrupted = signals_pending;
 
 int64_t nanoseconds(double seconds) {
     if (seconds < 0 || seconds > 1e9) return -1;
@@ -16,6 +15,10 @@ int64_t nanoseconds(double seconds) {
 
 Failure wait_without_gil(Engine& engine, const std::shared_ptr<Operation>& operation, double timeout) {
     Failure failure;
+    auto interrupted = [&] {
+        engine.fail_deserted(operation);
+        return signals_pending();
+    };
     {
         nb::gil_scoped_release release;
         failure = engine.wait(operation, nanoseconds(timeout), interrupted);
@@ -35,7 +38,10 @@ bool signals_pending() {
 }
 
 nb::object failure_object(const Failure& f, const Operation* op) {
-    return nb::cast(FailureInfo{f, op ? op->code : Code::none, op ? op->match : 0});
+    FailureInfo info{f, op ? op->code : Code::none, op ? op->match : 0};
+    // Not the last one of those who could have sent is to blame, but all of them.
+    if (info.code == Code::recv && op->peer == any_source && f.reason == Reason::peer_lost) info.failure.rank = -1;
+    return nb::cast(info);
 }
 
 Job::~Job() {
@@ -90,6 +96,10 @@ bool Request::done() {
     if (!done) {
         nb::gil_scoped_release release;
         done = job_->engine->poll(operation_);
+        if (!done) {
+            job_->engine->fail_deserted(operation_);
+            done = operation_->done.load(std::memory_order_acquire);
+        }
     }
     if (done) settle();
     return done;

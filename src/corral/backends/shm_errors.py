@@ -165,6 +165,12 @@ def error_of(failure: Any, backend: ShmBackend, timeout: float) -> DistBackendEr
             f"{heading} did not complete within {timeout:g} s. {states}. "
             "Call the same operation on every rank it needs, or allow more time with timeout=."
         )
+    if reason == PEER_LOST and rank < 0:
+        lost = [r for r in backend.members if r != backend.job.engine.rank]
+        ends = "; ".join(f"rank {r} {_exit_text(backend, r)} (process {backend.job.engine.pid(r)})" for r in lost)
+        return PeerLostError(
+            f"{heading}: nobody is left who could send: {ends}. Look at their own output for the cause.", tuple(lost)
+        )
     if reason == PEER_LOST:
         return _lost_error(heading, backend, rank)
     if reason == MISMATCH:
