@@ -103,6 +103,71 @@ def test_like(fleet):
     fleet(_like)
 
 
+def _objects(rank, size):
+    import ml_dtypes
+
+    mine = {
+        "f": np.float32(3 + rank),
+        "list": [np.int8(-rank), np.bool_(True), np.datetime64("2026-01-01", "D"), np.str_("text"), np.complex64(1j)],
+        "b": bytearray(b"abc" * (rank + 1)),
+        "bf": ml_dtypes.bfloat16(1.5),
+        "a": np.array(2.5),  # of no dimensions, but an array
+        "v": memoryview(b"xyz"),
+    }
+    for root in range(size):
+        result = corral.gather(mine, root, like="numpy" if root == 1 else None)
+        for source, tree in enumerate(result or []):
+            assert type(tree["f"]) is np.float32
+            assert tree["f"] == 3 + source
+            kinds = [np.int8, np.bool_, np.datetime64, np.str_, np.complex64]
+            assert [type(each) for each in tree["list"]] == kinds
+            assert tree["list"] == [-source, True, np.datetime64("2026-01-01", "D"), "text", 1j]
+            assert type(tree["b"]) is bytearray
+            assert tree["b"] == b"abc" * (source + 1)
+            assert type(tree["bf"]) is ml_dtypes.bfloat16
+            assert type(tree["a"]) is type(tree["v"]) is np.ndarray
+            assert tree["v"].tobytes() == b"xyz"
+    alone = corral.gather(np.int16(rank), 0)
+    if rank == 0:
+        assert [type(each) for each in alone] == [np.int16] * size
+        assert alone == [0, 1, 2]
+    stack = corral.gather_and_stack(None if rank == 0 else {"f": np.float32(rank)}, 0)
+    if rank == 0:  # rows of an array
+        assert stack["f"].dtype == np.float32
+        assert stack["f"].tolist() == [1, 2]
+
+
+def test_objects_that_could_be_arrays_come_back_as_they_were(fleet):
+    fleet(_objects)
+
+
+def _nested_tensors(rank, size):
+    import torch
+
+    parts = [torch.zeros(2), torch.zeros(3)]
+    for layout in (torch.strided, torch.jagged):
+        nested = torch.nested.nested_tensor(parts, layout=layout)
+        for call in (dist.send, dist.recv, dist.isend, dist.irecv):
+            with pytest.raises(TypeError, match=r"tensor is a nested torch tensor.*unbind"):
+                call(nested, (rank + 1) % size)
+        if rank == 0:
+            with pytest.raises(TypeError, match=r"nested torch tensor.*unbind"):
+                dist.gather(torch.zeros(1), [torch.zeros(1), nested, torch.zeros(1)])
+        tree = {"x": {"y": nested if rank == 1 else torch.zeros(size - 1, 2)}}
+        with pytest.raises(dist.MismatchError, match=r"rank 1: TypeError: \('x', 'y'\) is a nested .*unbind"):
+            corral.gather(tree, 0)
+        with pytest.raises(dist.MismatchError, match=r"rank 1: TypeError: \('x', 'y'\) is a nested .*unbind"):
+            corral.gather_and_stack(tree, 0)
+        tree = {"x": {"y": nested if rank == 0 else torch.zeros(2)}}
+        with pytest.raises(dist.MismatchError, match=r"rank 0: \('x', 'y'\) is a nested torch tensor.*unbind"):
+            corral.gather_and_stack(tree, 0)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_are_refused_by_name(fleet):
+    fleet(_nested_tensors)
+
+
 def _unreadable(rank, size):
     mine = [np.zeros(2), Unreadable() if rank == 2 else 1]
     with pytest.raises(PickleError, match=r"rank 0: .*Unreadable could not be unpickled here: it will not"):

@@ -430,6 +430,12 @@ ERRORS = {
         ),
         r"'a' and \('b', 'c'\) share memory on rank 0",
     ),
+    "one sparse tensor under two keys": (
+        lambda rank: (
+            {"a": (twice := __import__("torch").eye(2, 3).to_sparse()), "b": {"c": twice}} if rank == 0 else _two(rank)
+        ),
+        r"'a' and \('b', 'c'\) share memory on rank 0",
+    ),
     "batch sizes": (
         lambda rank: corral.TensorDict(a=np.zeros((2, 3, 4)[rank > 0 :]), batch_size=[(2,), (3,), (3, 4)][rank]),
         r"the tree has the batch size \(3, 4\) on rank 2, but \(3,\) on rank 1",

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import corral
+from corral import TensorDict
 from tests.tensordict.trees import fill, forms, plain
 
 SOURCE = {"a": fill((4, 6, 2), "float32", 1), "n": {"i": fill((4, 6), "int64", 100), "b": fill((4, 6, 1), "bool", 0)}}
@@ -141,6 +142,59 @@ def test_a_spawned_process_maps_the_same_memory() -> None:
     assert td["a"][1, 0] == 77
     assert td["t"][2, 1] == -6
     assert td["h", "bf"][0] == -7
+
+
+def _grads(connection: Any) -> None:
+    td = connection.recv()
+    connection.send([(type(td[key]).__name__, td[key].requires_grad) for key in GRADS])
+
+
+GRADS = {"a": ("Tensor", True), "p": ("Parameter", True), "f": ("Parameter", False), "n": ("Tensor", False)}
+
+
+def test_sharing_keeps_requires_grad() -> None:
+    td = TensorDict(
+        a=torch.arange(3.0).requires_grad_(),
+        p=torch.nn.Parameter(torch.ones(2)),
+        f=torch.nn.Parameter(torch.zeros(2), requires_grad=False),
+        n=torch.arange(3),
+        x=np.arange(3),
+    ).share_()
+    assert td.is_shared()
+    assert {key: (type(td[key]).__name__, td[key].requires_grad) for key in GRADS} == GRADS
+    assert td["a"].is_leaf
+    assert td["a"].tolist() == [0, 1, 2]
+    (td["a"] * 2).sum().backward()
+    assert td["a"].grad.tolist() == [2, 2, 2]
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    child = context.Process(target=_grads, args=(theirs,))
+    child.start()
+    ours.send(td)
+    assert ours.recv() == list(GRADS.values())
+    child.join()
+    assert child.exitcode == 0
+
+
+def test_nested_tensors_are_refused_by_name() -> None:
+    parts = [torch.zeros(2), torch.zeros(3)]
+    with pytest.warns(UserWarning, match="nested tensors"):
+        nested = torch.nested.nested_tensor(parts)
+    for entries in ({"camera": nested}, {"x": {"camera": nested}}):
+        for size in ([], [2]):
+            with pytest.raises(TypeError, match=r"'camera' is a nested torch tensor.*unbind"):
+                TensorDict(entries, batch_size=size)
+    jagged = TensorDict(x={"camera": torch.nested.nested_tensor(parts, layout=torch.jagged)})
+    for call in (jagged.share_, jagged.consolidate):
+        with pytest.raises(TypeError, match=r"\('x', 'camera'\) is a nested torch tensor"):
+            call()
+
+
+@pytest.mark.parametrize("like", ["numpy", "torch"])
+@pytest.mark.parametrize("shape", [1 << 50, (1 << 40, 1 << 40), (1 << 31, 1 << 31), 1 << 90])
+def test_too_much_shared_memory_is_a_memory_error(shape: Any, like: str) -> None:
+    with pytest.raises(MemoryError, match=r"corral\.empty: cannot allocate \d+ bytes \(.* GiB\).*float32: ask"):
+        corral.empty(shape, like=like)
 
 
 def test_other_pickles_of_shared_memory_hold_values() -> None:

@@ -69,13 +69,16 @@ def test_what_is_described():
         array.array("d", [1.0]),
         np.float32(1),
     ]
-    nodes = [node for _, node in Layout.of(tree)[0].arrays()]
+    nodes = [node for _, node in Layout.of(tree, stacking=True)[0].arrays()]
     assert [(n.library, n.dtype, n.shape) for n in nodes] == [
         ("numpy", ">i4", [2, 0]),
         ("torch", "bfloat16", [3]),
         ("numpy", "<f8", [1]),
         ("numpy", "<f4", []),
     ]
+    layout, leaves = Layout.of(tree)  # where nothing is stacked, a scalar is no array
+    assert len(leaves) == 3
+    assert type(layout.rebuild(leaves)[3]) is np.float32
     assert nodes[1].empty((4,)).shape == (4, 3)
     assert nodes[1].empty().dtype == torch.bfloat16
 

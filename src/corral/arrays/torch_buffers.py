@@ -14,7 +14,7 @@ from corral.arrays.buffers import (
 )
 from corral.arrays.overlap import Extent, is_nested, overlaps_itself
 
-__all__ = ["register", "subclass_handler"]
+__all__ = ["nested_error", "register", "subclass_handler"]
 
 _CORE_DTYPES = frozenset(
     dtype
@@ -43,7 +43,7 @@ def register(handlers: dict[type, Handler]) -> None:
 
 def _read(tensor: torch.Tensor, name: str) -> Buffer:
     if tensor.is_nested:
-        raise _nested(name)
+        raise nested_error(name)
     if tensor.dtype not in _CORE_DTYPES and tensor.layout is _strided and not tensor.is_quantized:
         return _wrap(_read(_bytes(tensor, name), name), tensor)
     if not (tensor.is_cpu and tensor.layout is _strided):
@@ -60,7 +60,7 @@ def _read(tensor: torch.Tensor, name: str) -> Buffer:
 
 def _write(tensor: torch.Tensor, name: str) -> tuple[Buffer, Finish | None]:
     if tensor.is_nested:
-        raise _nested(name)
+        raise nested_error(name)
     if tensor.layout is _strided:
         direct = tensor.is_contiguous()
         if not direct:
@@ -120,7 +120,7 @@ def _refuse_no_data(tensor: torch.Tensor, name: str) -> None:
         raise TypeError(f"{name} is on the meta device and has no values ({describe(tensor)})")
 
 
-def _nested(name: str) -> TypeError:
+def nested_error(name: str) -> TypeError:
     """Return the error for a tensor that has rows of several lengths."""
     return TypeError(
         f"{name} is a nested torch tensor, which has no one shape: pass its components (.unbind()), or its .values() "
@@ -148,8 +148,8 @@ def _wrap(view: torch.Tensor, tensor: torch.Tensor) -> Buffer:
 
 
 def _extent(tensor: torch.Tensor) -> Extent:
-    if tensor.layout is not _strided:
-        return Extent(f"tensor {id(tensor)}", 0, (), (), 1)
+    if tensor.layout is not _strided or tensor.is_nested:
+        return Extent(f"tensor {id(tensor)}", 1, (), (), 1)  # one byte in a space of its own
     size = tensor.itemsize
     strides = tuple(s * size for s in tensor.stride())
     return Extent(str(tensor.device), tensor.data_ptr(), tuple(tensor.shape), strides, size)
@@ -157,6 +157,8 @@ def _extent(tensor: torch.Tensor) -> Extent:
 
 def _plain(tensor: torch.Tensor, name: str) -> torch.Tensor:
     """Return the plain tensor in the memory of one of a subclass."""
+    if tensor.is_nested:
+        raise nested_error(name)
     with torch._C.DisableTorchFunctionSubclass():
         plain = tensor.detach().as_subclass(torch.Tensor)
         if type(tensor).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:
@@ -173,5 +175,5 @@ def _plain(tensor: torch.Tensor, name: str) -> torch.Tensor:
 subclass_handler = Handler(
     lambda tensor, name: _read(_plain(tensor, name), name),
     lambda tensor, name: _write(_plain(tensor, name), name),
-    lambda tensor: _extent(_plain(tensor, "tensor")),
+    lambda tensor: _extent(tensor if tensor.is_nested else _plain(tensor, "tensor")),
 )

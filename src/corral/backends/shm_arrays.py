@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,6 +34,11 @@ def empty(shape: int | Sequence[int], dtype: Any = "float32", like: str = "numpy
     numpy.ndarray or torch.Tensor
         A C-contiguous array.
 
+    Raises
+    ------
+    MemoryError
+        If there is not so much memory.
+
     Examples
     --------
     >>> import corral
@@ -53,14 +60,29 @@ def empty(shape: int | Sequence[int], dtype: Any = "float32", like: str = "numpy
             if isinstance(dtype, torch.dtype)
             else getattr(torch, str(np.dtype(dtype)) if not isinstance(dtype, str) else dtype)
         )
-        count = int(np.prod(dims, dtype=np.int64))
-        memory = np.frombuffer(_core.SharedMemory(count * kind.itemsize), np.uint8)[: count * kind.itemsize]
+        count = math.prod(dims)
+        memory = np.frombuffer(_allocate(count * kind.itemsize, dims, kind), np.uint8)[: count * kind.itemsize]
         return torch.from_numpy(memory).view(kind).view(dims) if count else torch.empty(dims, dtype=kind)
     item = np.dtype(dtype)
     if item.hasobject:
         raise TypeError("corral.empty: an array of Python objects cannot lie in shared memory")
-    count = int(np.prod(dims, dtype=np.int64))
-    return np.ndarray(dims, item, _core.SharedMemory(count * item.itemsize))
+    return np.ndarray(dims, item, _allocate(math.prod(dims) * item.itemsize, dims, item))
+
+
+def _allocate(size: int, dims: tuple[int, ...], dtype: Any) -> _core.SharedMemory:
+    """Return shared memory of `size` bytes."""
+    try:
+        if size < 1 << 63:
+            return _core.SharedMemory(size)
+        cause: OSError | None = None
+    except OSError as error:
+        if error.errno not in (errno.ENOMEM, errno.EFBIG, errno.ENOSPC, errno.EINVAL, errno.EOVERFLOW):
+            raise
+        cause = error
+    raise MemoryError(
+        f"corral.empty: cannot allocate {size} bytes ({size / 2**30:.4g} GiB) of shared memory for an array of shape "
+        f"{dims} and dtype {dtype}: ask for less, free some, or raise the limit on memory (ulimit -v, the container's)"
+    ) from cause
 
 
 def place_of(array: Any) -> tuple[int, int, int, int] | None:

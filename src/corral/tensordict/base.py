@@ -219,6 +219,10 @@ class Base:
                 value = self._from_other(key, value)
             elif isinstance(value, np.generic):
                 value = np.asarray(value)
+            elif library_of(value) == "torch" and value.is_nested and value.layout is sys.modules["torch"].strided:
+                from corral.arrays.torch_buffers import nested_error
+
+                raise nested_error(f"the value of key {key!r}")
             if size and tuple(value.shape[: len(size)]) != size:
                 raise RuntimeError(
                     f"batch dimension mismatch, got self.batch_size={size} and value.shape={Size(value.shape)} for "

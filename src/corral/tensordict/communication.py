@@ -121,7 +121,7 @@ def _negotiate(td: Any, pg: ProcessGroup, root: int) -> Any:
     def describe() -> Layout | None:
         if td is None or pg._rank == root:
             return None
-        layout, leaves = Layout.of(td, pg.allow_pickle)
+        layout, leaves = Layout.of(td, pg.allow_pickle, stacking=True)
         paths = layout.arrays()
         sent.extend(readable(leaf, key_text(path)) for leaf, (path, _) in zip(leaves, paths, strict=True))
         return layout

@@ -11,13 +11,14 @@ import numpy as np
 from corral.arrays.libraries import copy_into, dtype_name, library_of
 from corral.arrays.operations import device_of, nbytes
 from corral.tensordict.base import Base, Size
+from corral.tensordict.keys import Keys
 
 __all__ = ["Sharing"]
 
 _ALIGNMENT = 64
 
 
-class Sharing(Base):
+class Sharing(Keys):
     """Place all leaves in one buffer, and let other processes see it."""
 
     __slots__ = ()
@@ -45,8 +46,12 @@ class Sharing(Base):
         allocate = _shared_bytes if share_memory else _bytes
         return self._relocated(allocate, inplace)
 
-    def _relocated(self, allocate: Callable[[int], Any], inplace: bool) -> Self:
-        """Copy all leaves in host memory into one buffer; those on devices stay where they are."""
+    def _relocated(self, allocate: Callable[[int], Any], inplace: bool, grad: bool = False) -> Self:
+        """Copy all leaves in host memory into one buffer; those on devices stay where they are.
+
+        With `grad`, copies require it where the leaves do, and those of torch's parameters are parameters.
+        """
+        self._refuse_nested()
         moving = [leaf for leaf in self._leaves() if _on_host(leaf)]
         ends = [0]
         for leaf in moving:
@@ -61,13 +66,22 @@ class Sharing(Base):
             piece = buffer[start : start + nbytes(leaf)]
             new = _as_leaf(piece, leaf.dtype, tuple(leaf.shape), library_of(leaf))
             copy_into(new, leaf)
-            return new
+            return _with_grad(new, *_grad(leaf)) if grad else new
 
         result = self._map(move)
         if not inplace:
             return result
         self._adopt(result)
         return self
+
+    def _refuse_nested(self) -> None:
+        if "torch" not in sys.modules:
+            return
+        for key, leaf in self.items(True, True):
+            if library_of(leaf) == "torch" and leaf.is_nested:
+                from corral.arrays.torch_buffers import nested_error
+
+                raise nested_error(repr(key))
 
     def _adopt(self, other: Base) -> None:
         for key, value in other._source.items():
@@ -82,7 +96,8 @@ class Sharing(Base):
 
         Transfers to other ranks of the host then move no byte through the kernel, and a process that is started
         with the TensorDict as an argument, or gets it through a queue, sees the same memory. The leaves are new
-        arrays; those that were there before keep their memory.
+        arrays; those that were there before keep their memory. Torch's leaves require grad if they did before, and
+        its parameters stay parameters.
 
         Examples
         --------
@@ -93,7 +108,7 @@ class Sharing(Base):
         (True, True, array([0, 1, 2]))
         """
         if not self.is_shared():
-            self._relocated(_shared_bytes, inplace=True)
+            self._relocated(_shared_bytes, inplace=True, grad=True)
         _pass_handles(type(self))
         return self.lock_()
 
@@ -108,6 +123,19 @@ class Sharing(Base):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self._source, tuple(self._batch_size), self._device, self.is_locked)
+
+
+def _grad(leaf: Any) -> tuple[bool, bool]:
+    """Return whether a leaf requires grad, and whether it is a parameter of torch's."""
+    if library_of(leaf) != "torch":
+        return False, False
+    return leaf.requires_grad, isinstance(leaf, sys.modules["torch"].nn.Parameter)
+
+
+def _with_grad(leaf: Any, required: bool, parameter: bool) -> Any:
+    if parameter:
+        return sys.modules["torch"].nn.Parameter(leaf, required)
+    return leaf.requires_grad_() if required else leaf
 
 
 def _bytes(count: int) -> Any:
@@ -197,6 +225,7 @@ class _Handle:
         self.layout = tuple(leaf.shape), steps, -below
         self.library = library
         self.dtype = leaf.dtype if library == "numpy" else dtype_name(leaf)
+        self.grad = _grad(leaf)
 
     def attach(self) -> Any:
         from corral.backends.shm_arrays import attach
@@ -208,7 +237,7 @@ class _Handle:
             dtype = getattr(torch, dtype)
         piece = attach(*self.memory, (self.span,), "uint8")
         shape, steps, start = self.layout
-        return _as_leaf(piece, dtype, shape, self.library, steps, start)
+        return _with_grad(_as_leaf(piece, dtype, shape, self.library, steps, start), *self.grad)
 
 
 def _handle(leaf: Any) -> Any:

@@ -140,8 +140,18 @@ class Layout:
         self.root = root
 
     @classmethod
-    def of(cls, tree: Any, allow_pickle: bool = True) -> tuple[Layout, list[Any]]:
+    def of(cls, tree: Any, allow_pickle: bool = True, stacking: bool = False) -> tuple[Layout, list[Any]]:
         """Return a tree's layout and its arrays, in the layout's order.
+
+        Parameters
+        ----------
+        tree
+            The tree.
+        allow_pickle
+            Whether objects that are not arrays may be pickled.
+        stacking
+            Whether what can be the row of an array counts as one: NumPy's scalars and bytearrays, which otherwise are
+            objects and stay what they are.
 
         Raises
         ------
@@ -149,9 +159,11 @@ class Layout:
             If it contains an object that is not an array, and can only be pickled, which is refused.
         ValueError
             If a container contains itself, or they lie too deep.
+        TypeError
+            If an array cannot be sent.
         """
         leaves: list[Any] = []
-        return cls(_describe(tree, leaves, allow_pickle, 0)), leaves
+        return cls(_describe(tree, leaves, allow_pickle, stacking, ())), leaves
 
     def to_bytes(self) -> bytes:
         """Return the layout as bytes."""
@@ -242,24 +254,31 @@ class Layout:
         return build(self.root)
 
 
-def _describe(tree: Any, leaves: list[Any], allow_pickle: bool, depth: int) -> Node:
-    if depth > trees.MAX_DEPTH:
+def _describe(tree: Any, leaves: list[Any], allow_pickle: bool, stacking: bool, path: Path) -> Node:
+    if len(path) > trees.MAX_DEPTH:
         raise ValueError(f"a container contains itself, or lies deeper than {trees.MAX_DEPTH} levels")
     kind = trees.kind_of(tree)
     if kind is None:
-        if is_array(tree) and not (type(tree) is np.ndarray and tree.dtype.hasobject):
-            node, array = _describe_array(tree)
+        is_object = isinstance(tree, (np.generic, bytearray)) and not stacking
+        if not is_object and is_array(tree) and not (type(tree) is np.ndarray and tree.dtype.hasobject):
+            node, array = _describe_array(tree, path)
             leaves.append(array)
             return node
         return Value(codec.dumps(trees.payload(tree), allow_pickle))
     keys, values, batch_size, name = trees.parts(kind, tree)
-    children = [_describe(value, leaves, allow_pickle, depth + 1) for value in values]
+    children = [
+        _describe(value, leaves, allow_pickle, stacking, (*path, key)) for key, value in zip(keys, values, strict=True)
+    ]
     return Branch(kind, name, batch_size, codec.dumps(keys, False), children)
 
 
-def _describe_array(array: Any) -> tuple[Array, Any]:
+def _describe_array(array: Any, path: Path) -> tuple[Array, Any]:
     library = library_of(array)
     if library == "torch":
+        if array.is_nested:
+            from corral.arrays.torch_buffers import nested_error
+
+            raise nested_error(key_text(path))
         dtype = "float32" if array.is_quantized else str(array.dtype).removeprefix("torch.")
         return Array(dtype, list(array.shape), "torch"), array
     if library == "other":

@@ -313,6 +313,10 @@ class _Planner:
     def check(self, path: Path, target: Any, row: tuple[int, ...]) -> None:
         """Raise unless rows of a shape can be written into an array."""
         there = self.senders.ranks[0]
+        if library_of(target) == "torch" and target.is_nested:
+            from corral.arrays.torch_buffers import nested_error
+
+            raise MismatchError(f"rank {self.here}: {nested_error(key_text(path))}")
         shape = _shape(target)
         if not shape or shape[0] != self.count:
             raise MismatchError(
