@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from ranks import DTYPES, LAYOUTS, in_layout, run, values
 
+import corral
 import corral.distributed as dist
 
 
@@ -83,6 +84,36 @@ def _mismatch(rank, size):
 
 def test_mismatches_are_told_to_every_rank():
     run(_mismatch, 3)
+
+
+def _refused(rank, size):
+    """Destinations that are received into through scratch memory keep what they had, as all others do."""
+    memory = np.full((size, 3, 2), 7.0)
+    rows = [memory[i, :, 0] for i in range(size)] if rank == 0 else None
+    for wrong in (np.zeros(4), np.zeros(3, "f4")):
+        with pytest.raises(dist.MismatchError, match="Nothing was written"):
+            dist.gather(wrong if rank == 1 else np.zeros(3), rows)
+        with pytest.raises(dist.MismatchError, match="Nothing was written"):
+            dist.gather(wrong if rank == 1 else np.zeros(3), rows, async_op=True).wait()
+        assert (memory == 7).all()
+    with pytest.raises(dist.MismatchError):
+        corral.gather_and_stack({"a": memory[1:, :, 0] if rank == 0 else np.zeros(4)}, 0)
+    assert (memory == 7).all()
+    if rank == 0:
+        work = dist.irecv(memory[0, :, 0], 1)
+        with pytest.raises(dist.DistTimeoutError):
+            work.wait(0.2)
+        del work
+        with pytest.raises(dist.MismatchError):
+            dist.recv(memory[0, :, 0], 1, tag=1)
+        assert (memory == 7).all()
+    elif rank == 1:
+        dist.send(np.zeros(4), 0, tag=1)
+    dist.barrier()
+
+
+def test_nothing_is_written_where_something_is_refused():
+    run(_refused, 3)
 
 
 def _asynchronous(rank, size):

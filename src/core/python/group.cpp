@@ -32,6 +32,16 @@ void need(bool ok) {
     if (!ok) throw nb::python_error();
 }
 
+namespace {
+
+// Whether an operation that is done has brought what it should: else its scratch memory holds nothing.
+bool succeeded(const Operation& op) {
+    auto* gather = dynamic_cast<const Gather*>(&op);
+    return !op.failure && !(gather && gather->verdict.status != 0);
+}
+
+}  // namespace
+
 bool signals_pending() {
     nb::gil_scoped_acquire acquire;
     return PyErr_CheckSignals() != 0;
@@ -55,8 +65,10 @@ Job::~Job() {
 void Job::sweep() {
     for (auto at = orphans.begin(); at != orphans.end();) {
         if (at->operation->quiet()) {
-            at->payload.settle();
-            for (auto& p : at->others) p.settle();
+            if (succeeded(*at->operation)) {
+                at->payload.settle();
+                for (auto& p : at->others) p.settle();
+            }
             at = orphans.erase(at);
         } else {
             ++at;
@@ -74,7 +86,7 @@ Request::~Request() {
 }
 
 void Request::settle() {
-    if (operation_->failure) return;
+    if (!succeeded(*operation_)) return;
     payload.settle();
     for (auto& p : others) p.settle();
 }
