@@ -178,8 +178,10 @@ def find_shared(buffer: object) -> tuple[int, int, int, int] | None:
     Where a contiguous array lies in shared memory: (owner, fd, inode, offset), or None.
     """
 
-def register_torch(tensor: type, parameter: type, capsule: object) -> None:
-    """Teach the core to read tensors of exactly these types."""
+def register_torch(tensor: type, parameter: type, capsule: object, written: object) -> None:
+    """
+    Teach the core to read tensors of exactly these types; `written` is called with those that it wrote.
+    """
 
 def register_container(type: type, entries: str, batch_size: str) -> None:
     """

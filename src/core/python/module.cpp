@@ -315,8 +315,8 @@ NB_MODULE(_core, m) {
         },
         nb::sig("def find_shared(buffer: object) -> tuple[int, int, int, int] | None"), "buffer"_a,
         "Where a contiguous array lies in shared memory: (owner, fd, inode, offset), or None.");
-    m.def("register_torch", &register_exchange, "tensor"_a, "parameter"_a, "capsule"_a,
-          "Teach the core to read tensors of exactly these types.");
+    m.def("register_torch", &register_exchange, "tensor"_a, "parameter"_a, "capsule"_a, "written"_a,
+          "Teach the core to read tensors of exactly these types; `written` is called with those that it wrote.");
     m.def("register_container", &register_container, "type"_a, "entries"_a, "batch_size"_a,
           "Teach the core to walk containers of exactly this type, by the names of two attributes.");
 }

@@ -17,6 +17,7 @@ struct Exchange {
     PyTypeObject* types[2] = {};
     PyObject* is_neg = nullptr;
     PyObject* is_conj = nullptr;
+    PyObject* written = nullptr;
     DLPackDLTensorFromPyObjectNoSync describe = nullptr;
 };
 Exchange exchange;  // set once, under the GIL, when the process first meets such a tensor
@@ -144,7 +145,7 @@ bool View::may_overlap() const {
     return false;
 }
 
-void register_exchange(nb::type_object type, nb::type_object other, nb::object capsule) {
+void register_exchange(nb::type_object type, nb::type_object other, nb::object capsule, nb::object written) {
     auto* header = static_cast<DLPackExchangeAPIHeader*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
     if (!header) throw nb::python_error();
     while (header && header->version.major != DLPACK_MAJOR_VERSION) header = header->prev_api;
@@ -155,6 +156,7 @@ void register_exchange(nb::type_object type, nb::type_object other, nb::object c
     exchange.describe = api->dltensor_from_py_object_no_sync;
     exchange.is_neg = nb::object(type.attr("is_neg")).release().ptr();
     exchange.is_conj = nb::object(type.attr("is_conj")).release().ptr();
+    exchange.written = written.release().ptr();
     exchange.types[0] = reinterpret_cast<PyTypeObject*>(type.release().ptr());
     exchange.types[1] = reinterpret_cast<PyTypeObject*>(other.release().ptr());
 }
@@ -162,6 +164,7 @@ void register_exchange(nb::type_object type, nb::type_object other, nb::object c
 void release_exchange() {
     Py_CLEAR(exchange.is_neg);
     Py_CLEAR(exchange.is_conj);
+    Py_CLEAR(exchange.written);
     for (auto& t : exchange.types)
         if (t) {
             Py_DECREF(reinterpret_cast<PyObject*>(t));
@@ -220,6 +223,7 @@ bool Payload::view(PyObject* object, Access access, View& v) {
             return false;
         }
         objects_.push_back(nb::borrow(object));
+        if (access == Access::write) written_.push_back(object);
         return true;
     }
     uint64_t named = 0;
@@ -326,6 +330,18 @@ void Payload::settle() {
     for (auto& s : scratch_)
         if (s.write) move_elements(s.memory.get(), s.view, false);
     scratch_.clear();
+    if (written_.empty() || !exchange.written) return;
+    nb::error_scope pending;  // an exception that is under way stays what it is
+    if (nb::object tensors = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(written_.size()))); tensors.is_valid()) {
+        for (size_t i = 0; i < written_.size(); ++i)
+            PyTuple_SetItem(tensors.ptr(), static_cast<Py_ssize_t>(i), nb::borrow(written_[i]).release().ptr());
+        PyObject* argument = tensors.ptr();
+        nb::object done = nb::steal(PyObject_Vectorcall(exchange.written, &argument, 1, nullptr));
+        if (!done.is_valid()) PyErr_WriteUnraisable(exchange.written);
+    } else {
+        PyErr_Clear();
+    }
+    written_.clear();
 }
 
 }  // namespace corral

@@ -39,8 +39,10 @@ struct NamedBuffer {
     uint64_t type;
 };
 
-// Teach the core to read tensors of these types through their DLPack C exchange API.
-void register_exchange(nanobind::type_object type, nanobind::type_object other, nanobind::object capsule);
+// Teach the core to read tensors of these types through their DLPack C exchange API. `written` is called with a tuple
+// of those that were written, which autograd must know.
+void register_exchange(nanobind::type_object type, nanobind::type_object other, nanobind::object capsule,
+                       nanobind::object written);
 void release_exchange();
 
 class Payload {
@@ -60,7 +62,8 @@ class Payload {
     bool append(const View& view, Access access, Spans& to);
     // Look at an object's memory and keep it alive. Returns false with a Python exception set.
     bool view(PyObject* object, Access access, View& out);
-    // Copy what was received through scratch memory to where it belongs. After the operation; idempotent.
+    // Copy what was received through scratch memory to where it belongs, and tell the library of tensors that were
+    // written. After the operation; idempotent.
     void settle();
 
     Spans spans;
@@ -83,6 +86,7 @@ class Payload {
     };
     std::deque<Py_buffer> buffers_;  // whose addresses must not change: an exporter may point into it
     std::vector<nanobind::object> objects_;
+    std::vector<PyObject*> written_;  // those of them that will be written, until that is told
     std::vector<Scratch> scratch_;
     uint64_t first_ = 0, hash_ = 0;
     uint32_t count_ = 0;

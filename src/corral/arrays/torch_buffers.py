@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch.autograd.graph import increment_version
 
 from corral.arrays.buffers import (
     Buffer,
@@ -38,7 +39,7 @@ def register(handlers: dict[type, Handler]) -> None:
     except ImportError:
         return
     if capsule is not None and hasattr(_core, "register_torch"):
-        _core.register_torch(torch.Tensor, torch.nn.Parameter, capsule)
+        _core.register_torch(torch.Tensor, torch.nn.Parameter, capsule, increment_version)
 
 
 def _read(tensor: torch.Tensor, name: str) -> Buffer:
@@ -71,7 +72,8 @@ def _write(tensor: torch.Tensor, name: str) -> tuple[Buffer, Finish | None]:
                 raise refuse_overlap(tensor, name)
         if tensor.dtype not in _CORE_DTYPES and not tensor.is_quantized:
             buffer, finish = _write(_bytes(tensor, name), name)
-            return _wrap(buffer, tensor), finish
+            # The engine itself tells autograd of the tensors that it writes; this one it does not see.
+            return _wrap(buffer, tensor), finish or (lambda: increment_version(tensor))
         if (
             direct
             and not tensor.is_quantized
