@@ -133,15 +133,15 @@ def check_distinct(arrays: Sequence[Any], name: str) -> None:
         return
     if all(map(_owns, arrays)) and len(set(map(id, arrays))) == len(arrays):
         return  # arrays that own their memory have it for themselves
-    found = sharing(arrays)
+    found = sharing(arrays, name)
     if found is not None:
         raise ValueError(
             f"{name}[{found[0]}] and {name}[{found[1]}] share memory, so that one would overwrite the other"
         )
 
 
-def sharing(arrays: Sequence[Any]) -> tuple[int, int] | None:
-    """Return the positions of two of the arrays that share memory; ``None`` if there are none.
+def sharing(arrays: Sequence[Any], name: str = "arrays") -> tuple[int, int] | None:
+    """Return the positions of two of the arrays, called `name`, that share memory; ``None`` if there are none.
 
     Examples
     --------
@@ -149,7 +149,7 @@ def sharing(arrays: Sequence[Any]) -> tuple[int, int] | None:
     >>> sharing([a[:, 0], a[:, 1], a[1]]), sharing([a[:, 0], a[:, 1]])
     ((0, 2), None)
     """
-    return share_memory([_handler(a, f"array {i}").extent(a) for i, a in enumerate(arrays)])
+    return share_memory([_handler(a, f"{name}[{i}]").extent(a) for i, a in enumerate(arrays)])
 
 
 def register_torch() -> bool:

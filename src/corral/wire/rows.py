@@ -15,6 +15,7 @@ from corral.distributed.errors import MismatchError
 from corral.wire import codec, trees
 from corral.wire.casting import check_cast, promoted
 from corral.wire.layout import Array, Branch, Layout, Path, Value, key_text
+from corral.wire.senders import Senders, check_senders, of_shape
 
 __all__ = ["Plan", "plan_rows"]
 
@@ -24,12 +25,6 @@ class Plan(NamedTuple):
 
     into: list[list[Any]]
     finish: Callable[[], Any]
-
-
-class _Senders(NamedTuple):
-    layouts: list[Layout]
-    ranks: list[int]  # global
-    positions: list[int]  # in the group
 
 
 def plan_rows(tree: Any, layouts: list[Layout | None], ranks: tuple[int, ...], root: int, allow_pickle: bool) -> Plan:
@@ -60,63 +55,16 @@ def plan_rows(tree: Any, layouts: list[Layout | None], ranks: tuple[int, ...], r
         if layout is None:
             raise MismatchError(f"rank {ranks[i]} passed None, which only the destination may (rank {ranks[root]})")
         found.append(layout)
-    senders = _Senders(found, [ranks[i] for i in positions], positions)
-    _check_senders(senders)
+    senders = Senders(found, [ranks[i] for i in positions], positions)
+    check_senders(senders)
     planner = _Planner(senders, ranks[root], len(ranks), allow_pickle)
     if tree is None:
         return planner.new_tree()
     return planner.in_place(tree)
 
 
-def _check_senders(senders: _Senders) -> None:
-    """Raise unless all senders have the same keys, shapes and batch sizes."""
-    if not senders.layouts:
-        return
-    first = {entry.path: entry.node for entry in senders.layouts[0].entries()}
-    there = senders.ranks[0]
-    for layout, rank in zip(senders.layouts[1:], senders.ranks[1:], strict=True):
-        other = {entry.path: entry.node for entry in layout.entries()}
-        for one, two, having, lacking in ((first, other, there, rank), (other, first, rank, there)):
-            for path, node in one.items():
-                if path not in two:
-                    raise MismatchError(
-                        f"rank {lacking} has no array {key_text(path)}, which rank {having} has{_of_shape(node)}"
-                    )
-        for path, node in first.items():
-            theirs = other[path]
-            if type(node) is not type(theirs):
-                raise MismatchError(f"{key_text(path)} is an array on only one of the ranks {there} and {rank}")
-            if isinstance(node, Array) and isinstance(theirs, Array) and node.shape != theirs.shape:
-                raise MismatchError(
-                    f"{key_text(path)} has shape {tuple(theirs.shape)} on rank {rank}, but "
-                    f"{tuple(node.shape)} "
-                    f"on rank {there}"
-                )
-    _check_batch_sizes(senders)
-
-
-def _check_batch_sizes(senders: _Senders) -> None:
-    """Raise unless the senders' TensorDicts have the same batch sizes; other containers have none."""
-    first: dict[Path, tuple[list[int], int]] = {}
-    for layout, rank in zip(senders.layouts, senders.ranks, strict=True):
-        for path, branch in layout.branches():
-            if branch.batch_size is None:
-                continue
-            size, there = first.setdefault(path, (branch.batch_size, rank))
-            if branch.batch_size != size:
-                where = "the tree" if not path else key_text(path)
-                raise MismatchError(
-                    f"{where} has the batch size {tuple(branch.batch_size)} on rank {rank}, but {tuple(size)} on "
-                    f"rank {there}: only TensorDicts of one batch size can be stacked"
-                )
-
-
-def _of_shape(node: Array | Value) -> str:
-    return f" (shape {tuple(node.shape)})" if isinstance(node, Array) else ""
-
-
 class _Planner:
-    def __init__(self, senders: _Senders, here: int, size: int, allow_pickle: bool) -> None:
+    def __init__(self, senders: Senders, here: int, size: int, allow_pickle: bool) -> None:
         self.senders = senders
         self.here = here
         self.count = size - 1
@@ -266,7 +214,7 @@ class _Planner:
             if kind is not None and not (isinstance(node, Value) and type(target) is list):
                 raise MismatchError(
                     f"{key_text(path)} is a {type(target).__qualname__} on rank {self.here}, but no container on "
-                    f"rank {there}{_of_shape(node)}"
+                    f"rank {there}{of_shape(node)}"
                 )
             if isinstance(node, Value):
                 self.value(path, target, replace)
@@ -372,7 +320,7 @@ class _Planner:
         there = self.senders.ranks[0]
         if kind in ("T", "R"):
             if target.is_locked:
-                shape = "" if isinstance(node, Branch) else _of_shape(node)
+                shape = "" if isinstance(node, Branch) else of_shape(node)
                 raise MismatchError(
                     f"rank {there} sends {key_text(path)}{shape}, which "
                     f"rank {self.here} lacks, and its TensorDict is locked: it cannot be given new keys"
@@ -393,7 +341,7 @@ class _Planner:
                     )
         elif kind == "c" or not trees.can_assign(target, new=True):
             raise MismatchError(
-                f"rank {there} sends {key_text(path)}{'' if isinstance(node, Branch) else _of_shape(node)}, but the "
+                f"rank {there} sends {key_text(path)}{'' if isinstance(node, Branch) else of_shape(node)}, but the "
                 f"{type(target).__qualname__} on rank {self.here} has no such entry, and cannot be given one"
             )
         make = self.build(node, path)
