@@ -383,12 +383,10 @@ void Engine::lose(uint32_t peer) {
             t->exhausted = true;
             finish(*t->operation, why);
         }
-    bool others = false;
-    for (uint32_t r = 0; r < peers_.size(); ++r) others |= r != rank_ && !peers_[r].lost;
-    if (!others)
-        for (auto& r : std::exchange(any_posted_, {})) {
-            r->posted = false;
-            finish(*r, why);
+    for (auto& r : std::vector(any_posted_))
+        if (deserted(*r)) {
+            unpost(*r);
+            finish(*r, {Reason::peer_lost});  // by no one of them alone
         }
     for (auto& c : std::vector(collectives_)) {
         auto& members = c->group.members;

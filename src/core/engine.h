@@ -85,8 +85,6 @@ class Engine {
                  const std::function<bool()>& interrupted);
     // Make progress without blocking; returns whether the operation is done.
     bool poll(const std::shared_ptr<Operation>& operation);
-    // Fail a receive from anyone if all ranks of its group that could still send are lost.
-    void fail_deserted(const std::shared_ptr<Operation>& operation);
     // Fail whatever runs in a group, here and (by message) elsewhere.
     void abort_group(Group& group);
     // Fail a collective that was not started, because its arguments make no sense here; the others learn of it.

@@ -151,14 +151,6 @@ bool Engine::deserted(const Receive& receive) const {
     return std::all_of(members.begin(), members.end(), [&](uint32_t r) { return r == rank_ || peers_[r].lost; });
 }
 
-void Engine::fail_deserted(const std::shared_ptr<Operation>& operation) {
-    Lock lock(mutex_);
-    auto* receive = dynamic_cast<Receive*>(operation.get());
-    if (!receive || !receive->posted || !deserted(*receive)) return;
-    unpost(*receive);
-    finish(*receive, {Reason::peer_lost});
-}
-
 void Engine::unpost(Receive& receive) {
     if (!receive.posted) return;
     receive.posted = false;

@@ -5,7 +5,6 @@ namespace nb = nanobind;
 namespace corral {
 namespace {
 
-
 int64_t nanoseconds(double seconds) {
     if (seconds < 0 || seconds > 1e9) return -1;
     return static_cast<int64_t>(seconds * 1e9);
@@ -15,13 +14,9 @@ int64_t nanoseconds(double seconds) {
 
 Failure wait_without_gil(Engine& engine, const std::shared_ptr<Operation>& operation, double timeout) {
     Failure failure;
-    auto interrupted = [&] {
-        engine.fail_deserted(operation);
-        return signals_pending();
-    };
     {
         nb::gil_scoped_release release;
-        failure = engine.wait(operation, nanoseconds(timeout), interrupted);
+        failure = engine.wait(operation, nanoseconds(timeout), signals_pending);
     }
     // A signal handler may have raised just when the operation ended well.
     if (PyErr_Occurred()) throw nb::python_error();
@@ -48,10 +43,7 @@ bool signals_pending() {
 }
 
 nb::object failure_object(const Failure& f, const Operation* op) {
-    FailureInfo info{f, op ? op->code : Code::none, op ? op->match : 0};
-    // Not the last one of those who could have sent is to blame, but all of them.
-    if (info.code == Code::recv && op->peer == any_source && f.reason == Reason::peer_lost) info.failure.rank = -1;
-    return nb::cast(info);
+    return nb::cast(FailureInfo{f, op ? op->code : Code::none, op ? op->match : 0});
 }
 
 Job::~Job() {
@@ -108,10 +100,6 @@ bool Request::done() {
     if (!done) {
         nb::gil_scoped_release release;
         done = job_->engine->poll(operation_);
-        if (!done) {
-            job_->engine->fail_deserted(operation_);
-            done = operation_->done.load(std::memory_order_acquire);
-        }
     }
     if (done) settle();
     return done;

@@ -167,9 +167,12 @@ def error_of(failure: Any, backend: ShmBackend, timeout: float) -> DistBackendEr
         )
     if reason == PEER_LOST and rank < 0:
         lost = [r for r in backend.members if r != backend.job.engine.rank]
-        ends = "; ".join(f"rank {r} {_exit_text(backend, r)} (process {backend.job.engine.pid(r)})" for r in lost)
+        ends = "; ".join(
+            f"rank {_rank(backend, r)} {_exit_text(backend, r)} (process {backend.job.engine.pid(r)})" for r in lost
+        )
         return PeerLostError(
-            f"{heading}: nobody is left who could send: {ends}. Look at their own output for the cause.", tuple(lost)
+            f"{heading}: nobody is left who could send: {ends}. Look at their own output for the cause.",
+            tuple(_rank(backend, r) for r in lost),
         )
     if reason == PEER_LOST:
         return _lost_error(heading, backend, rank)
