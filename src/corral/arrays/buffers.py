@@ -140,6 +140,11 @@ def check_distinct(arrays: Sequence[Any], name: str) -> None:
         )
 
 
+def extent_of(array: Any, name: str = "tensor") -> Extent:
+    """Return where an array's elements lie."""
+    return _handler(array, name).extent(array)
+
+
 def sharing(arrays: Sequence[Any], name: str = "arrays") -> tuple[int, int] | None:
     """Return the positions of two of the arrays, called `name`, that share memory; ``None`` if there are none.
 
@@ -149,7 +154,7 @@ def sharing(arrays: Sequence[Any], name: str = "arrays") -> tuple[int, int] | No
     >>> sharing([a[:, 0], a[:, 1], a[1]]), sharing([a[:, 0], a[:, 1]])
     ((0, 2), None)
     """
-    return share_memory([_handler(a, f"{name}[{i}]").extent(a) for i, a in enumerate(arrays)])
+    return share_memory([extent_of(a, f"{name}[{i}]") for i, a in enumerate(arrays)])
 
 
 def register_torch() -> bool:
@@ -375,8 +380,10 @@ def _protocol_write(array: Any, name: str) -> tuple[Buffer, Finish | None]:
     return writable(host, name)
 
 
-def _host_view(array: Any, name: str) -> Any:
-    """Return a DLPack object as an array of a library that is here and can hold it."""
+def host_view(array: Any, name: str) -> Any:
+    """Return an object of no library as an array of one that is here and can hold it, in the same memory."""
+    if not hasattr(array, "__dlpack__"):
+        return _protocol_array(array)
     on_host = array.__dlpack_device__()[0] in _HOST_DEVICES
     if on_host:
         try:
@@ -393,7 +400,7 @@ def _host_view(array: Any, name: str) -> Any:
 
 
 def _dlpack_write(array: Any, name: str) -> tuple[Buffer, Finish | None]:
-    view = _host_view(array, name)
+    view = host_view(array, name)
     if type(view) is np.ndarray and not view.flags.writeable and "torch" in sys.modules:
         # NumPy takes an array whose producer does not say "writable" (DLPack before 1.0) for read-only.
         view = sys.modules["torch"].from_dlpack(array)
@@ -403,7 +410,7 @@ def _dlpack_write(array: Any, name: str) -> tuple[Buffer, Finish | None]:
 
 
 def _dlpack_extent(array: Any) -> Extent:
-    view = _host_view(array, "array")
+    view = host_view(array, "array")
     return _handler(view, "array").extent(view)
 
 
@@ -415,7 +422,7 @@ _protocol = Handler(
     lambda array: _numpy_extent(_protocol_array(array)),
 )
 _dlpack = Handler(
-    lambda array, name: readable(_host_view(array, name), name),
+    lambda array, name: readable(host_view(array, name), name),
     _dlpack_write,
     _dlpack_extent,
 )

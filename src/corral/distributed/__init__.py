@@ -31,7 +31,8 @@ from corral.distributed.backend_config import (
     is_ucc_available,
     is_xccl_available,
 )
-from corral.distributed.collectives import barrier, gather
+from corral.distributed.coalesced import all_gather_coalesced, all_reduce_coalesced
+from corral.distributed.collectives import barrier, broadcast, gather, monitored_barrier, scatter
 from corral.distributed.comm_names import record_comm
 from corral.distributed.debug import DebugLevel, get_debug_level, set_debug_level, set_debug_level_from_env
 from corral.distributed.errors import (
@@ -42,6 +43,13 @@ from corral.distributed.errors import (
     DistTimeoutError,
     MismatchError,
     PeerLostError,
+)
+from corral.distributed.exchanges import (
+    all_gather,
+    all_gather_into_tensor,
+    all_gather_single,
+    all_to_all,
+    all_to_all_single,
 )
 from corral.distributed.groups import (
     GroupMember,
@@ -65,6 +73,14 @@ from corral.distributed.introspection import (
 from corral.distributed.mesh import DeviceMesh, init_device_mesh
 from corral.distributed.objects import gather_object
 from corral.distributed.p2p import P2POp, batch_isend_irecv, irecv, isend, recv, send
+from corral.distributed.reduce_ops import ReduceOp, reduce_op
+from corral.distributed.reductions import (
+    all_reduce,
+    reduce,
+    reduce_scatter,
+    reduce_scatter_single,
+    reduce_scatter_tensor,
+)
 from corral.distributed.setup import destroy_process_group, init_process_group, is_available, new_group
 from corral.distributed.shrinking import shrink_group
 from corral.distributed.subgroups import new_subgroups, new_subgroups_by_enumeration, split_group
@@ -86,9 +102,19 @@ __all__ = [
     "P2POp",
     "PeerLostError",
     "ProcessGroup",
+    "ReduceOp",
     "Work",
+    "all_gather",
+    "all_gather_coalesced",
+    "all_gather_into_tensor",
+    "all_gather_single",
+    "all_reduce",
+    "all_reduce_coalesced",
+    "all_to_all",
+    "all_to_all_single",
     "barrier",
     "batch_isend_irecv",
+    "broadcast",
     "default_pg_timeout",
     "destroy_process_group",
     "gather",
@@ -118,11 +144,18 @@ __all__ = [
     "is_ucc_available",
     "is_xccl_available",
     "isend",
+    "monitored_barrier",
     "new_group",
     "new_subgroups",
     "new_subgroups_by_enumeration",
     "record_comm",
     "recv",
+    "reduce",
+    "reduce_op",
+    "reduce_scatter",
+    "reduce_scatter_single",
+    "reduce_scatter_tensor",
+    "scatter",
     "send",
     "set_debug_level",
     "set_debug_level_from_env",
