@@ -49,7 +49,8 @@ void Exchange::work() {
 
 void Exchange::step(Engine& engine) {
     if (done.load(std::memory_order_relaxed) || working.load(std::memory_order_relaxed) || has_work()) return;
-    if (all_done()) finish(engine, problem());
+    // What failed is for the engine, which tells the others.
+    if (all_done() && !problem()) finish(engine);
 }
 
 Exchange::Made Exchange::made(uint32_t rank) const {

@@ -176,7 +176,8 @@ void Reduce::step(Engine& engine) {
     }
     if (has_work()) return;
     if (!sources_.empty() && !combined_) deal_out(engine);
-    if (all_done()) finish(engine, problem());
+    // What failed is for the engine, which tells the others.
+    if (all_done() && !problem()) finish(engine);
 }
 
 }  // namespace corral

@@ -160,6 +160,19 @@ def test_nothing_works_before_init():
         lambda: dist.isend(A, 1),
         lambda: dist.irecv(A),
         lambda: dist.gather(A),
+        lambda: dist.scatter(A),
+        lambda: dist.broadcast(A, 0),
+        lambda: dist.reduce(A, 0),
+        lambda: dist.all_reduce(A),
+        lambda: dist.all_reduce_coalesced([A]),
+        lambda: dist.all_gather([A], A),
+        lambda: dist.all_gather_coalesced([[A]], [A]),
+        lambda: dist.all_gather_into_tensor(A, A),
+        lambda: dist.all_to_all([A], [A]),
+        lambda: dist.all_to_all_single(A, A),
+        lambda: dist.reduce_scatter(A, [A]),
+        lambda: dist.reduce_scatter_tensor(A, A),
+        dist.monitored_barrier,
         lambda: dist.gather_object(1),
         lambda: dist.P2POp(dist.isend, A, 1),
     ]
@@ -179,6 +192,9 @@ OPERATIONS = [
     (lambda a, **k: dist.P2POp(dist.isend, a, **k), "peer", True, False),
     (lambda a, **k: dist.P2POp(dist.irecv, a, **k), "peer", True, False),
     (lambda a, **k: dist.gather(a, None, **k), "dst", False, True),
+    (lambda a, **k: dist.scatter(a, None, **k), "src", False, True),
+    (dist.broadcast, "src", True, True),
+    (dist.reduce, "dst", True, True),
     (lambda a, **k: dist.gather_object(1, None, **k), "dst", False, True),
 ]
 
@@ -259,6 +275,19 @@ def test_outsiders_get_a_warning_and_return(world):
         "irecv": (lambda: dist.irecv(A, group=NOWHERE), None),
         "barrier": (lambda: dist.barrier(NOWHERE), None),
         "gather": (lambda: dist.gather(A, group=NOWHERE), None),
+        "scatter": (lambda: dist.scatter(A, group=NOWHERE), None),
+        "broadcast": (lambda: dist.broadcast(A, 0, NOWHERE), None),
+        "reduce": (lambda: dist.reduce(A, 0, group=NOWHERE), None),
+        "all_reduce": (lambda: dist.all_reduce(A, group=NOWHERE), None),
+        "all_reduce_coalesced": (lambda: dist.all_reduce_coalesced([A], group=NOWHERE), None),
+        "all_gather": (lambda: dist.all_gather([A], A, NOWHERE), None),
+        "all_gather_coalesced": (lambda: dist.all_gather_coalesced([[A]], [A], NOWHERE), None),
+        "all_gather_into_tensor": (lambda: dist.all_gather_into_tensor(A, A, NOWHERE), None),
+        "all_to_all": (lambda: dist.all_to_all([A], [A], NOWHERE), None),
+        "all_to_all_single": (lambda: dist.all_to_all_single(A, A, group=NOWHERE), None),
+        "reduce_scatter": (lambda: dist.reduce_scatter(A, [A], group=NOWHERE), None),
+        "reduce_scatter_tensor": (lambda: dist.reduce_scatter_tensor(A, A, group=NOWHERE), None),
+        "monitored_barrier": (lambda: dist.monitored_barrier(NOWHERE), None),
         "gather_object": (lambda: dist.gather_object(1, group=NOWHERE), None),
     }
     for name, (call, result) in calls.items():
@@ -304,7 +333,8 @@ def test_bad_arrays_move_nothing(world, sub):
         ):
             with pytest.raises(TypeError, match="tensor must be an array"):
                 call([1.0], 0, pg)
-    assert world.backend.calls == sub.backend.calls == []
+    # A collective keeps its place among the group's; a message has none.
+    assert world.backend.calls == sub.backend.calls == [("refuse", "gather")]
 
 
 def test_p2pop_keeps_its_arguments(world, sub):

@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from corral.arrays.buffers import describe, host_view, readable, writable
-from corral.arrays.libraries import library_of
+from corral.arrays.libraries import dtype_name, library_of
 from corral.arrays.operations import clone, contiguous
 
-__all__ = ["count", "divide", "divide_to_fill", "split"]
+__all__ = ["count", "divide", "divide_to_fill", "dtype_of", "split"]
 
 Finish: TypeAlias = Callable[[], None]
 
@@ -31,6 +31,17 @@ def count(array: Any) -> int:
         return array.size
     shape = getattr(array, "shape", None)
     return math.prod(memoryview(array).shape or () if shape is None else shape)
+
+
+def dtype_of(array: Any) -> str:
+    """Return the name of the dtype of anything that can be sent: `dtype_name`, but strings of bytes are arrays, too.
+
+    Examples
+    --------
+    >>> dtype_of(np.zeros(2, "f4")), dtype_of(b"abcd")
+    ('float32', 'uint8')
+    """
+    return dtype_name(array if hasattr(array, "dtype") else host_view(array, "tensor"))
 
 
 def split(array: Any, sizes: Sequence[int], name: str, fill: bool = False) -> list[Any]:

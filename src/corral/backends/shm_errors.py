@@ -213,6 +213,8 @@ def error_of(failure: Any, backend: ShmBackend, timeout: float) -> DistBackendEr
         }
         cause = why.get(failure.detail, "it aborted the operation")
         text = f"{heading}: rank {_rank(backend, rank)} gave up on this operation because {cause}."
+        if failure.detail == TIMEOUT and failure.sequence is not None:
+            text += "".join(f" {_doing(backend, r, failure.sequence)}." for r in _missing(backend, failure))
         raised = {TIMEOUT: DistTimeoutError, LATE: MismatchError}
         return raised.get(failure.detail, DistBackendError)(text)
     if reason == CORRUPT:

@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from corral.arrays.buffers import describe, readable, writable
-from corral.arrays.libraries import dtype_name
-from corral.arrays.parts import count
+from corral.arrays.parts import count, dtype_of
 from corral.distributed import groups
 from corral.distributed.groups import ProcessGroup
 
@@ -69,7 +68,7 @@ def together(finishes: Sequence[Finish | None]) -> Finish | None:
 
 def check_fit(output: Any, output_name: str, input_: Any, input_name: str, operation: str) -> None:
     """Raise `ValueError` if what a rank receives from itself differs in dtype or size from what it contributes."""
-    if dtype_name(output) != dtype_name(input_) or count(output) != count(input_):
+    if dtype_of(output) != dtype_of(input_) or count(output) != count(input_):
         raise ValueError(
             f"{operation}: {output_name}, for this rank's own part, must be of the dtype and size of {input_name}: "
             f"got {describe(output)} for {describe(input_)}"
@@ -78,7 +77,7 @@ def check_fit(output: Any, output_name: str, input_: Any, input_name: str, opera
 
 def check_total(whole: Any, whole_name: str, part: Any, part_name: str, size: int, operation: str) -> None:
     """Raise `ValueError` if an array is not as long as the group's number of others, or of another dtype."""
-    if dtype_name(whole) != dtype_name(part) or count(whole) != size * count(part):
+    if dtype_of(whole) != dtype_of(part) or count(whole) != size * count(part):
         raise ValueError(
             f"{operation}: {whole_name} must be of the dtype of {part_name} and have {size} times (the group's size) "
             f"its elements, {size * count(part)}: got {describe(whole)} for {describe(part)}"

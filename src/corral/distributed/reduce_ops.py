@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from corral.arrays.buffers import NATIVE
-from corral.arrays.libraries import dtype_name, to_numpy
+from corral.arrays.libraries import to_numpy
+from corral.arrays.parts import dtype_of
 from corral.backends.base import Reduction
 
 __all__ = ["ReduceOp", "check_reducible", "reduce_op", "reduction_of"]
@@ -196,7 +197,7 @@ def check_reducible(array: Any, op: ReduceOp, operation: str, name: str = "tenso
         ...
     TypeError: all_reduce: ReduceOp.BAND has no meaning for float64, the dtype of tensor: it is for bool and integers
     """
-    dtype = dtype_name(array)
+    dtype = dtype_of(array)
     if op._means(dtype):
         return
     if op.name in _BITWISE:
