@@ -288,7 +288,9 @@ def _mismatches(rank, size):
         "reduce_scatter_tensor.*BOR|BOR.*reduce_scatter_tensor": lambda g: dist.reduce_scatter_tensor(
             a.astype(int), rows.astype(int), dist.ReduceOp.BOR if odd else dist.ReduceOp.BAND, g
         ),
-        "barrier.*monitored_barrier|monitored_barrier.*barrier": lambda g: dist.barrier(g) if odd else dist.monitored_barrier(g),
+        "barrier.*monitored_barrier|monitored_barrier.*barrier": lambda g: (
+            dist.barrier(g) if odd else dist.monitored_barrier(g)
+        ),
         "all_reduce_coalesced": lambda g: dist.all_reduce_coalesced([a] if odd else [a, np.ones(2)], group=g),
     }
     groups = [dist.new_group() for _ in calls]
