@@ -43,6 +43,8 @@ from corral.distributed.errors import (
     DistTimeoutError,
     MismatchError,
     PeerLostError,
+    QueueEmptyError,
+    StoreTimeoutError,
 )
 from corral.distributed.exchanges import (
     all_gather,
@@ -83,6 +85,7 @@ from corral.distributed.reductions import (
 )
 from corral.distributed.setup import destroy_process_group, init_process_group, is_available, new_group
 from corral.distributed.shrinking import shrink_group
+from corral.distributed.stores import FileStore, HashStore, PrefixStore, Store, TCPStore
 from corral.distributed.subgroups import new_subgroups, new_subgroups_by_enumeration, split_group
 from corral.distributed.work import Future, Work
 
@@ -96,13 +99,20 @@ __all__ = [
     "DistNetworkError",
     "DistStoreError",
     "DistTimeoutError",
+    "FileStore",
     "Future",
     "GroupMember",
+    "HashStore",
     "MismatchError",
     "P2POp",
     "PeerLostError",
+    "PrefixStore",
     "ProcessGroup",
+    "QueueEmptyError",
     "ReduceOp",
+    "Store",
+    "StoreTimeoutError",
+    "TCPStore",
     "Work",
     "all_gather",
     "all_gather_coalesced",

@@ -10,6 +10,8 @@ __all__ = [
     "DistTimeoutError",
     "MismatchError",
     "PeerLostError",
+    "QueueEmptyError",
+    "StoreTimeoutError",
 ]
 
 
@@ -27,6 +29,14 @@ class DistNetworkError(DistError):
 
 class DistStoreError(DistError):
     """A store refused a request, or could not answer it in time."""
+
+
+class StoreTimeoutError(DistStoreError, TimeoutError):
+    """A store did not have what was waited for within the timeout."""
+
+
+class QueueEmptyError(DistStoreError):
+    """A queue of a store has nothing to pop, and the caller would not wait."""
 
 
 class PeerLostError(DistBackendError):

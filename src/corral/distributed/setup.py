@@ -25,6 +25,7 @@ DEFAULT_TIMEOUT = timedelta(minutes=5)
 _subgroups: list[ProcessGroup] = []
 _shared_count = 0  # groups made by all ranks: each makes the same ones in the same order
 _local_counts: dict[tuple[int, ...], int] = {}  # groups made by their members alone
+_store: Any = None  # where the ranks met: others may still read in it when this one's have come
 
 
 def is_available() -> bool:
@@ -66,8 +67,8 @@ def init_process_group(
     world_size, rank
         Number of ranks, and which of them this process is; -1 to read them from the environment.
     store
-        An object with ``set(key, value)`` and ``get(key)`` that waits for the key, such as one of torch's
-        stores, to meet in, instead of `init_method`.
+        A `Store`, or another object with ``set(key, value)`` and ``get(key)`` that waits for the key, such as one
+        of torch's stores, to meet in, instead of `init_method`. It is kept until the group is destroyed.
     group_name, pg_options, device_id
         Accepted for compatibility with torch, and not used.
     allow_pickle
@@ -79,7 +80,7 @@ def init_process_group(
     DistTimeoutError
         If some ranks do not come; the message names them.
     """
-    global _shared_count
+    global _shared_count, _store
     if groups.world is not None:
         raise ValueError("trying to initialize the default process group twice!")
     if store is not None and init_method is not None:
@@ -97,6 +98,7 @@ def init_process_group(
         init_method, rank, world_size = rendezvous.resolve(init_method, rank, world_size)
         meet = functools.partial(_meet, init_method, rank, world_size, limit)
     instance = engine.create(rank, world_size, meet, limit)
+    _store = store
     _shared_count = 1  # the default group is number 0
     groups.set_world(ProcessGroup(instance, range(world_size), "0", "default_pg", _pickle_allowed(allow_pickle)))
 
@@ -109,7 +111,7 @@ def destroy_process_group(group: Group = None) -> None:
     group
         The group to end; all of them, the default one last, when ``None`` or the default group.
     """
-    global _shared_count
+    global _shared_count, _store
     if type(group) is int and group == NON_GROUP_MEMBER:
         return
     if group is None or group is groups.world:
@@ -123,6 +125,7 @@ def destroy_process_group(group: Group = None) -> None:
         _subgroups.clear()
         _local_counts.clear()
         _shared_count = 0
+        _store = None
     elif isinstance(group, ProcessGroup) and group in _subgroups:
         ending = [group]
         _subgroups.remove(group)
@@ -313,8 +316,10 @@ def _meet(init_method: str, rank: int, world_size: int, limit: float, payload: b
 
 
 def _meet_in_store(store: Any, rank: int, world_size: int, payload: bytes) -> list[bytes]:
-    store.set(f"corral/meet/{rank}", payload)
-    return [bytes(store.get(f"corral/meet/{other}")) for other in range(world_size)]
+    # What an earlier group left in the store must not be taken for what this one's ranks say.
+    meeting = store.add(f"corral/meetings/{rank}", 1) if hasattr(store, "add") else 1
+    store.set(f"corral/meet/{meeting}/{rank}", payload)
+    return [bytes(store.get(f"corral/meet/{meeting}/{other}")) for other in range(world_size)]
 
 
 def _at_exit() -> None:
