@@ -15,10 +15,14 @@ PATH = Path(__file__).parent.parent / "src" / "corral" / "_core.pyi"
 
 # Python shows __buffer__ from 3.12 on, type checkers want it always, and the stub is to be the same on all versions.
 PATTERNS = [
-    ReplacePattern(re.compile(r"SharedMemory\.__buffer__$"), [], 0),
-    ReplacePattern(
-        re.compile(r"SharedMemory\.__suffix__$"), ["def __buffer__(self, flags: int, /) -> memoryview: ...", ""], 0
-    ),
+    pattern
+    for name in ("Received", "SharedMemory")
+    for pattern in (
+        ReplacePattern(re.compile(rf"{name}\.__buffer__$"), [], 0),
+        ReplacePattern(
+            re.compile(rf"{name}\.__suffix__$"), ["def __buffer__(self, flags: int, /) -> memoryview: ...", ""], 0
+        ),
+    )
 ]
 
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "group.h"
+#include "received.h"
 #include "tree.h"
 
 namespace nb = nanobind;
@@ -36,15 +37,27 @@ void check_list(nb::handle list, size_t size) {
         throw nb::value_error("a list with an entry for each rank of the group is needed");
 }
 
+// What came from a rank, which from then on belongs to the object returned.
 nb::object bytes_of(const Exchange& op, uint32_t rank) {
     auto made = op.made(rank);
+    if (made.bytes >= viewed_from)
+        for (auto& r : op.receives)
+            if (r->made.get() == made.data) return received(std::move(r->made), made.bytes);
     return nb::bytes(made.data, made.bytes);
 }
 
 // The entry of a list of all ranks' bytes; a rank's own does not travel.
 nb::object own_bytes(nb::handle payload) {
     if (!PyList_Check(payload.ptr())) return nb::steal(PyBytes_FromObject(payload.ptr()));
-    return nb::bytes("", 0).attr("join")(payload);
+    Payload parts;
+    add_any(parts, payload);
+    uint64_t bytes = parts.spans.total();
+    auto joined = fresh(bytes);
+    {
+        nb::gil_scoped_release release;
+        parts.spans.read(0, joined.get(), bytes);
+    }
+    return received(std::move(joined), bytes);
 }
 
 }  // namespace
@@ -282,7 +295,7 @@ nb::object GroupHandle::broadcast_bytes(nb::handle payload, uint32_t root, uint3
     });
     Failure f = request->wait_raw(timeout);
     if (f) return failure_object(f, op.get());
-    return root == group_->rank ? own_bytes(payload) : bytes_of(*op, root);
+    return root == group_->rank ? nb::borrow(payload) : bytes_of(*op, root);
 }
 
 nb::object GroupHandle::all_gather_bytes(nb::handle payload, uint32_t label, double timeout) {

@@ -1,5 +1,7 @@
 #include "group.h"
 
+#include "received.h"
+
 namespace nb = nanobind;
 
 namespace corral {
@@ -190,7 +192,7 @@ nb::object GroupHandle::recv_bytes(int32_t from, uint64_t tag, double timeout) {
     Request request(job_, op);
     Failure f = request.wait_raw(timeout);
     if (f) return failure_object(f, op.get());
-    return nb::make_tuple(rank_of(op->peer), nb::bytes(op->made.get(), op->spans.total()));
+    return nb::make_tuple(rank_of(op->peer), received(std::move(op->made), op->spans.total()));
 }
 
 nb::object GroupHandle::late() {

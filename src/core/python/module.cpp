@@ -10,6 +10,7 @@
 
 #include "../arrays.h"
 #include "group.h"
+#include "received.h"
 #include "tree.h"
 
 namespace nb = nanobind;
@@ -31,6 +32,13 @@ int shared_getbuffer(PyObject* self, Py_buffer* view, int flags) {
 }
 
 PyType_Slot shared_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(shared_getbuffer)}, {0, nullptr}};
+
+int received_getbuffer(PyObject* self, Py_buffer* view, int flags) {
+    auto* received = nb::inst_ptr<Received>(self);
+    return PyBuffer_FillInfo(view, self, received->memory.get(), static_cast<Py_ssize_t>(received->bytes), 0, flags);
+}
+
+PyType_Slot received_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(received_getbuffer)}, {0, nullptr}};
 
 std::shared_ptr<Job> make_job(uint32_t rank, uint32_t size, bool direct) {
     return std::make_shared<Job>(std::make_unique<Engine>(rank, size, direct));
@@ -248,28 +256,30 @@ NB_MODULE(_core, m) {
                      "factor: float, label: int, timeout: float | None) -> Request | Failure | None"),
              "parts"_a, "into"_a, "op"_a, "factor"_a, "label"_a, "timeout"_a.none())
         .def("gather_bytes", &GroupHandle::gather_bytes,
-             nb::sig("def gather_bytes(self, payload: object, root: int, label: int, timeout: float) -> list[bytes] | "
+             nb::sig("def gather_bytes(self, payload: object, root: int, label: int, timeout: float) -> list[bytes | "
+                     "memoryview] | "
                      "Failure | None"),
              "payload"_a, "root"_a, "label"_a, "timeout"_a)
-        .def(
-            "broadcast_bytes", &GroupHandle::broadcast_bytes,
-            nb::sig("def broadcast_bytes(self, payload: object | None, root: int, label: int, timeout: float) -> bytes "
-                    "| Failure"),
-            "payload"_a.none(), "root"_a, "label"_a, "timeout"_a)
-        .def(
-            "all_gather_bytes", &GroupHandle::all_gather_bytes,
-            nb::sig("def all_gather_bytes(self, payload: object, label: int, timeout: float) -> list[bytes] | Failure"),
-            "payload"_a, "label"_a, "timeout"_a)
+        .def("broadcast_bytes", &GroupHandle::broadcast_bytes,
+             nb::sig("def broadcast_bytes(self, payload: object | None, root: int, label: int, timeout: float) -> "
+                     "object"),
+             "payload"_a.none(), "root"_a, "label"_a, "timeout"_a)
+        .def("all_gather_bytes", &GroupHandle::all_gather_bytes,
+             nb::sig("def all_gather_bytes(self, payload: object, label: int, timeout: float) -> list[bytes | "
+                     "memoryview] | Failure"),
+             "payload"_a, "label"_a, "timeout"_a)
         .def("scatter_bytes", &GroupHandle::scatter_bytes,
              nb::sig("def scatter_bytes(self, payloads: list[object] | None, root: int, label: int, timeout: float) -> "
-                     "bytes | Failure"),
+                     "bytes | memoryview | Failure"),
              "payloads"_a.none(), "root"_a, "label"_a, "timeout"_a)
         .def("all_to_all_bytes", &GroupHandle::all_to_all_bytes,
-             nb::sig("def all_to_all_bytes(self, payloads: list[object], label: int, timeout: float) -> list[bytes] | "
+             nb::sig("def all_to_all_bytes(self, payloads: list[object], label: int, timeout: float) -> list[bytes | "
+                     "memoryview] | "
                      "Failure"),
              "payloads"_a, "label"_a, "timeout"_a)
         .def("recv_bytes", &GroupHandle::recv_bytes,
-             nb::sig("def recv_bytes(self, source: int, tag: int, timeout: float) -> tuple[int, bytes] | Failure"),
+             nb::sig("def recv_bytes(self, source: int, tag: int, timeout: float) -> tuple[int, bytes | memoryview] | "
+                     "Failure"),
              "source"_a, "tag"_a, "timeout"_a)
         .def("gather_rows", &GroupHandle::gather_rows,
              nb::sig("def gather_rows(self, tree: object | None, root: int, label: int, timeout: float) -> bool | "
@@ -279,6 +289,8 @@ NB_MODULE(_core, m) {
         .def("late", &GroupHandle::late, nb::sig("def late(self) -> Failure | None"))
         .def("abort", &GroupHandle::abort)
         .def_prop_ro("next_sequence", &GroupHandle::next_sequence);
+
+    nb::class_<Received>(m, "Received", nb::type_slots(received_slots), "Memory that a message came in.");
 
     // Its slot alone makes it a buffer. From Python 3.12 on a method __buffer__ would take the slot's place.
     nb::class_<SharedMemory>(m, "SharedMemory", nb::type_slots(shared_slots), "Memory that other ranks can map.")

@@ -11,10 +11,13 @@ import abc
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
-__all__ = ["Backend", "Buffer", "Operation", "Reduction", "Request"]
+__all__ = ["Backend", "Buffer", "Operation", "Received", "Reduction", "Request"]
 
 Buffer: TypeAlias = Any
 """An object whose memory the engine reads or writes: see :mod:`corral.arrays.buffers`."""
+
+Received: TypeAlias = bytes | memoryview
+"""What a message of any size brought. A view can be written, and its memory belongs to whoever got it."""
 
 
 class Operation(NamedTuple):
@@ -99,7 +102,7 @@ class Backend(abc.ABC):
         """Start every operation at once, whatever their order, and return one request for each."""
 
     @abc.abstractmethod
-    def recv_bytes(self, src: int | None, tag: int = 0, timeout: float | None = None) -> tuple[int, bytes]:
+    def recv_bytes(self, src: int | None, tag: int = 0, timeout: float | None = None) -> tuple[int, Received]:
         """Receive one message of any size, and return the rank it came from and its bytes."""
 
     # Collectives. Each rank of the group calls the same ones in the same order. `operation` is the name of the
@@ -254,19 +257,19 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def gather_bytes(
         self, payload: Any, root: int, timeout: float | None = None, operation: str = "gather_object"
-    ) -> list[bytes] | None:
+    ) -> list[Received] | None:
         """Bring each rank's bytes to `root`: a list in rank order, ``None`` elsewhere."""
 
     @abc.abstractmethod
     def broadcast_bytes(
         self, payload: Any, root: int, timeout: float | None = None, operation: str = "broadcast_object_list"
-    ) -> bytes:
-        """Return `root`'s bytes on every rank; `payload` is ``None`` elsewhere."""
+    ) -> Any:
+        """Return `root`'s bytes on the other ranks, whose `payload` is ``None``; `payload` itself on `root`."""
 
     @abc.abstractmethod
     def all_gather_bytes(
         self, payload: Any, timeout: float | None = None, operation: str = "all_gather_object"
-    ) -> list[bytes]:
+    ) -> list[Received]:
         """Return each rank's bytes on every rank, in rank order."""
 
     @abc.abstractmethod
@@ -276,13 +279,13 @@ class Backend(abc.ABC):
         root: int,
         timeout: float | None = None,
         operation: str = "scatter_object_list",
-    ) -> bytes:
+    ) -> Received:
         """Return ``payloads[rank]`` of `root` on each rank; `payloads` is ``None`` elsewhere."""
 
     @abc.abstractmethod
     def all_to_all_bytes(
         self, payloads: list[Any], timeout: float | None = None, operation: str = "all_to_all"
-    ) -> list[bytes]:
+    ) -> list[Received]:
         """Return on each rank what the others' `payloads` have for it, in rank order."""
 
     @abc.abstractmethod

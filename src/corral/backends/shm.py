@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from corral import _core
-from corral.backends.base import Backend, Buffer, Operation, Reduction, Request
+from corral.backends.base import Backend, Buffer, Operation, Received, Reduction, Request
 from corral.backends.shm_errors import Job, connect_error, error_of, verdict_error
 from corral.backends.shm_names import LABELS, REDUCTIONS
 from corral.distributed.errors import DistBackendError
@@ -133,7 +133,7 @@ class ShmBackend(Backend):
             request._request.background()
         return [*requests]
 
-    def recv_bytes(self, src: int | None, tag: int = 0, timeout: float | None = None) -> tuple[int, bytes]:
+    def recv_bytes(self, src: int | None, tag: int = 0, timeout: float | None = None) -> tuple[int, Received]:
         outcome = self._group.recv_bytes(_ANY if src is None else src, tag, self._limit(timeout))
         if type(outcome) is tuple:
             return outcome
@@ -320,7 +320,7 @@ class ShmBackend(Backend):
 
     def gather_bytes(
         self, payload: Any, root: int, timeout: float | None = None, operation: str = "gather_object"
-    ) -> list[bytes] | None:
+    ) -> list[Received] | None:
         outcome = self._group.gather_bytes(payload, root, LABELS[operation], self._limit(timeout))
         if outcome is None or type(outcome) is list:
             return outcome
@@ -328,15 +328,15 @@ class ShmBackend(Backend):
 
     def broadcast_bytes(
         self, payload: Any, root: int, timeout: float | None = None, operation: str = "broadcast_object_list"
-    ) -> bytes:
+    ) -> Any:
         outcome = self._group.broadcast_bytes(payload, root, LABELS[operation], self._limit(timeout))
-        if type(outcome) is bytes:
-            return outcome
-        raise self._error(outcome, timeout)
+        if type(outcome) is _core.Failure:
+            raise self._error(outcome, timeout)
+        return outcome
 
     def all_gather_bytes(
         self, payload: Any, timeout: float | None = None, operation: str = "all_gather_object"
-    ) -> list[bytes]:
+    ) -> list[Received]:
         outcome = self._group.all_gather_bytes(payload, LABELS[operation], self._limit(timeout))
         if type(outcome) is list:
             return outcome
@@ -348,15 +348,15 @@ class ShmBackend(Backend):
         root: int,
         timeout: float | None = None,
         operation: str = "scatter_object_list",
-    ) -> bytes:
+    ) -> Received:
         outcome = self._group.scatter_bytes(payloads, root, LABELS[operation], self._limit(timeout))
-        if type(outcome) is bytes:
+        if isinstance(outcome, (bytes, memoryview)):
             return outcome
         raise self._error(outcome, timeout)
 
     def all_to_all_bytes(
         self, payloads: list[Any], timeout: float | None = None, operation: str = "all_to_all"
-    ) -> list[bytes]:
+    ) -> list[Received]:
         outcome = self._group.all_to_all_bytes(payloads, LABELS[operation], self._limit(timeout))
         if type(outcome) is list:
             return outcome

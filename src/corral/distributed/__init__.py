@@ -73,7 +73,8 @@ from corral.distributed.introspection import (
     supports_complex,
 )
 from corral.distributed.mesh import DeviceMesh, init_device_mesh
-from corral.distributed.objects import gather_object
+from corral.distributed.object_p2p import recv_object_list, send_object_list
+from corral.distributed.objects import all_gather_object, broadcast_object_list, gather_object, scatter_object_list
 from corral.distributed.p2p import P2POp, batch_isend_irecv, irecv, isend, recv, send
 from corral.distributed.reduce_ops import ReduceOp, reduce_op
 from corral.distributed.reductions import (
@@ -117,6 +118,7 @@ __all__ = [
     "all_gather",
     "all_gather_coalesced",
     "all_gather_into_tensor",
+    "all_gather_object",
     "all_gather_single",
     "all_reduce",
     "all_reduce_coalesced",
@@ -125,6 +127,7 @@ __all__ = [
     "barrier",
     "batch_isend_irecv",
     "broadcast",
+    "broadcast_object_list",
     "default_pg_timeout",
     "destroy_process_group",
     "gather",
@@ -160,13 +163,16 @@ __all__ = [
     "new_subgroups_by_enumeration",
     "record_comm",
     "recv",
+    "recv_object_list",
     "reduce",
     "reduce_op",
     "reduce_scatter",
     "reduce_scatter_single",
     "reduce_scatter_tensor",
     "scatter",
+    "scatter_object_list",
     "send",
+    "send_object_list",
     "set_debug_level",
     "set_debug_level_from_env",
     "shrink_group",

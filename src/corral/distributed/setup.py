@@ -251,7 +251,7 @@ def agree(parent: ProcessGroup, operation: str, name: str, members: str) -> None
             said = "; ".join(
                 f"rank {rank}: group {number} of ranks [{theirs}]"
                 for rank, call in zip(parent.ranks, calls, strict=True)
-                for number, _, theirs in [call.decode(errors="replace").partition(":")]
+                for number, _, theirs in [bytes(call).decode(errors="replace").partition(":")]
             )
             verdict = f"{operation} was called differently on different ranks: {said}".encode()
     verdict = parent.backend.broadcast_bytes(verdict, 0, operation=operation)

@@ -65,7 +65,7 @@ def agree(
     if shown is not None:
         refused = [each for each in shown if each[:1] in (_ERROR, _PICKLE_ERROR)]
         if refused:
-            verdict = refused[0]
+            verdict = bytes(refused[0])
         else:
             try:
                 plan = decide([None if each[:1] == _NOTHING else Layout.from_bytes(each[1:]) for each in shown])
@@ -74,7 +74,7 @@ def agree(
                 verdict = _refusal(error, rank)
     verdict = pg.backend.broadcast_bytes(verdict, root, operation=operation)
     if verdict:
-        text = f"{operation}: {verdict[1:].decode(errors='replace')}"
+        text = f"{operation}: {bytes(verdict[1:]).decode(errors='replace')}"
         raised: type[DistBackendError] = PickleError if verdict[:1] == _PICKLE_ERROR else MismatchError
         raise raised(text)
     return plan

@@ -13,6 +13,7 @@ from corral.arrays.dtypes import EXTENDED, NARROW
 from corral.wire.errors import CodecError
 
 __all__ = [
+    "INLINE",
     "build_numpy",
     "build_torch",
     "checked_shape",
@@ -29,6 +30,14 @@ _DTYPE = re.compile(r"[<>|=]?[?a-zA-Z][0-9]{0,9}(\[[0-9]{0,9}[a-zA-Z]{1,3}\])?")
 _FORTRAN, _GRAD, _PARAMETER = 1, 2, 4
 _EXTENDED = NARROW.union(EXTENDED)
 _MOST_DIMENSIONS = 64
+
+INLINE = 512
+"""Bytes of memory that cost less inside a header than beside it."""
+
+# What is asked for most often: looking for it in these takes a tenth of working it out.
+_FORMS: dict[np.dtype[Any], str] = {np.dtype(c): np.dtype(c).str for c in "?bBhHiIlLqQefdFD"}
+_LAST_NUMBER = np.dtype("G").num  # of the dtypes that come after it, some hold text
+_DTYPES = {form: dtype for dtype, form in _FORMS.items()}
 
 
 def is_plain(dtype: np.dtype[Any]) -> bool:
@@ -65,6 +74,9 @@ def dtype_from(form: Any) -> np.dtype[Any]:
     """Invert `dtype_form`; raise `CodecError` for what is none, or holds Python objects."""
     try:
         if type(form) is str:
+            known = _DTYPES.get(form)
+            if known is not None:
+                return known
             if form in _EXTENDED:
                 import ml_dtypes
 
@@ -85,15 +97,17 @@ def dtype_from(form: Any) -> np.dtype[Any]:
     return dtype
 
 
-def describe_numpy(array: np.ndarray[Any, Any]) -> tuple[Any, list[int], int, memoryview]:
-    """Return the dtype, shape, flags and memory of an array of values."""
+def describe_numpy(array: np.ndarray[Any, Any]) -> tuple[Any, list[int], int, bytes | memoryview]:
+    """Return the dtype, shape, flags and memory of an array of values; little memory is copied."""
+    dtype = array.dtype
+    form = _FORMS.get(dtype) or dtype_form(dtype)
+    flags = array.flags
+    fortran = flags.fnc
+    if array.nbytes <= INLINE:
+        return form, [*array.shape], _FORTRAN if fortran else 0, array.tobytes("F" if fortran else "C")
     array = array.view(np.ndarray)
-    shape = list(array.shape)
-    fortran = array.flags.f_contiguous and not array.flags.c_contiguous
-    form = dtype_form(array.dtype)
     flat = array.ravel(order="F" if fortran else "C")
-    memory = memoryview(flat.view(np.uint8) if flat.nbytes else b"")
-    return form, shape, _FORTRAN if fortran else 0, memory
+    return form, [*array.shape], _FORTRAN if fortran else 0, memoryview(flat.view(np.uint8))
 
 
 def checked_shape(shape: Any) -> list[int]:
@@ -115,16 +129,17 @@ def _writable(memory: Any) -> Any:
 def build_numpy(form: Any, shape: Any, flags: Any, memory: Any) -> np.ndarray[Any, Any]:
     """Return the array that was described."""
     dtype = dtype_from(form)
-    checked_shape(shape)
-    expected = math.prod(shape) * dtype.itemsize
-    if memoryview(memory).nbytes != expected:
-        raise CodecError(f"malformed array: {memoryview(memory).nbytes} bytes for {expected}")
+    expected = math.prod(checked_shape(shape)) * dtype.itemsize
+    view = memoryview(memory)
+    if view.nbytes != expected:
+        raise CodecError(f"malformed array: {view.nbytes} bytes for {expected}")
     order: Any = "F" if flags == _FORTRAN else "C"
     try:
-        array: np.ndarray[Any, Any] = np.ndarray(tuple(shape), dtype, _writable(memory), order=order)
+        array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, bytearray(view) if view.readonly else view, order=order)
     except (ValueError, TypeError, OverflowError, MemoryError) as error:
         raise CodecError(f"malformed array: {error}") from None
-    _check_text(array)
+    if dtype.num > _LAST_NUMBER:
+        _check_text(array)
     return array if array.flags.aligned else array.copy(order)
 
 
@@ -139,7 +154,7 @@ def _check_text(array: np.ndarray[Any, Any]) -> None:
             raise CodecError("malformed array: text that is not Unicode")
 
 
-def describe_torch(tensor: Any) -> tuple[str, list[int], int, memoryview]:
+def describe_torch(tensor: Any) -> tuple[str, list[int], int, bytes | memoryview]:
     """Return the dtype, shape, flags and memory of a strided tensor."""
     torch = sys.modules["torch"]
     flags = (_GRAD if tensor.requires_grad else 0) | (_PARAMETER if type(tensor) is torch.nn.Parameter else 0)

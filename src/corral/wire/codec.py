@@ -5,7 +5,8 @@ dates) is an extension type whose content is again of this format. Memory of arr
 and is never copied into it. Objects of any other type are pickled one by one, if that is permitted.
 
 An encoded object that consists of MessagePack's own types is nothing but their MessagePack. Any other starts
-with a byte that no MessagePack has; then come a table of lengths, the header, and the memory of the arrays.
+with a byte that no MessagePack has; then come a table of lengths, the header, and the memory of the arrays, each
+array's at a multiple of 16 bytes: in memory that a message came in, arrays lie where they can be used.
 """
 
 from __future__ import annotations
@@ -19,12 +20,19 @@ import msgspec
 from corral.wire.errors import CodecError, PickleError
 from corral.wire.extensions import MAX_DEPTH, SCALARS, Reader, Unsendable, Writer
 
-__all__ = ["CodecError", "PickleError", "decode", "dumps", "encode", "loads"]
+__all__ = ["CodecError", "PickleError", "decode", "dumps", "encode", "loads", "pieces"]
 
 _MAGIC = b"\xc1CR\x01"
 _HEAD = struct.Struct("<4sIQ")
 
+_ALIGNMENT = 16
+_PADDING = bytes(_ALIGNMENT)
+_JOINED = 8192  # bytes that are sooner copied into one piece than sent as several
+
 _NOTHING: frozenset[type] = frozenset()
+
+_NO_BUFFERS: list[Any] = []
+_idle: list[Reader] = []  # making one takes as long as reading a small object
 
 _pack = msgspec.msgpack.Encoder().encode
 
@@ -58,6 +66,25 @@ def dumps(obj: Any, allow_pickle: bool = True) -> bytes:
     >>> loads(dumps({"a": (1, 2.0), 3: {"x"}}))
     {'a': (1, 2.0), 3: {'x'}}
     """
+    parts = pieces(obj, allow_pickle)
+    return parts if isinstance(parts, bytes) else b"".join(parts)
+
+
+def pieces(obj: Any, allow_pickle: bool = True) -> bytes | list[Any]:
+    """Return an object as the buffers that make up what `dumps` returns, one after another.
+
+    The memory of large arrays is among them where it lies, not a copy. Few bytes are returned as they are.
+
+    Parameters
+    ----------
+    obj, allow_pickle
+        As for `dumps`, which also says what this raises.
+
+    Examples
+    --------
+    >>> [len(piece) for piece in pieces({"a": bytearray(100_000)})]
+    [48, 100000]
+    """
     kind = type(obj)
     if kind in SCALARS or (
         kind is dict and SCALARS.issuperset(map(type, obj.values())) and SCALARS.issuperset(map(type, obj))
@@ -70,8 +97,23 @@ def dumps(obj: Any, allow_pickle: bool = True) -> bytes:
     if not writer.tagged:
         return header
     buffers = writer.buffers
-    lengths = struct.pack(f"<{len(buffers)}Q", *[memoryview(b).nbytes for b in buffers])
-    return b"".join([_HEAD.pack(_MAGIC, len(buffers), len(header)), lengths, header, *buffers])
+    if not buffers:
+        return _HEAD.pack(_MAGIC, 0, len(header)) + header
+    lengths = [buffer.nbytes for buffer in buffers]
+    head = b"".join([_HEAD.pack(_MAGIC, len(buffers), len(header)), struct.pack(f"<{len(buffers)}Q", *lengths), header])
+    parts: list[Any] = [head]
+    end = len(head)
+    for buffer, length in zip(buffers, lengths, strict=True):
+        if end % _ALIGNMENT:
+            padding = _PADDING[end % _ALIGNMENT :]
+            if end == len(head):
+                parts[0] = head + padding
+            else:
+                parts.append(padding)
+            end += len(padding)
+        parts.append(buffer)
+        end += length
+    return b"".join(parts) if end <= _JOINED else parts
 
 
 def loads(data: Any, allow_pickle: bool = True) -> Any:
@@ -80,7 +122,8 @@ def loads(data: Any, allow_pickle: bool = True) -> Any:
     Parameters
     ----------
     data
-        The bytes, from whomever: unless pickles are allowed, nothing in them runs code.
+        The bytes, from whomever: unless pickles are allowed, nothing in them runs code. If they can be written, the
+        arrays keep them as their memory; if not, each array gets a copy.
     allow_pickle
         Whether pickles in it may be opened.
 
@@ -91,31 +134,34 @@ def loads(data: Any, allow_pickle: bool = True) -> Any:
     PickleError
         If they contain a pickle, and that is refused or fails.
     """
-    try:
-        if data[0] != 0xC1:
-            return _unpack_plain(data)
-    except CodecError:
-        raise
-    except Exception as error:
-        raise CodecError(f"malformed object: {error}") from None
-    view = memoryview(data).cast("B")
+    view = data if type(data) is bytes else memoryview(data).cast("B")
+    if not view or view[0] != 0xC1:
+        try:
+            return _unpack_plain(view)
+        except CodecError:
+            raise
+        except Exception as error:
+            raise CodecError(f"malformed object: {error}") from None
+    view = memoryview(view)
     if len(view) < _HEAD.size:
         raise CodecError("malformed object: it ends early")
     magic, count, length = _HEAD.unpack_from(view)
     if magic != _MAGIC:
         raise CodecError("malformed object: of an unknown format")
     start = _HEAD.size + 8 * count
-    if start + length > len(view):
+    end = start + length
+    if end > len(view):
         raise CodecError("malformed object: it ends early")
-    lengths = struct.unpack_from(f"<{count}Q", view, _HEAD.size)
-    header = view[start : start + length]
-    at = start + length
-    if at + sum(lengths) != len(view):
-        raise CodecError("malformed object: its parts do not add up")
+    header = view[start:end]
     buffers = []
-    for size in lengths:
-        buffers.append(view[at : at + size].toreadonly())
-        at += size
+    for size in struct.unpack_from(f"<{count}Q", view, _HEAD.size):
+        at = end + -end % _ALIGNMENT
+        end = at + size
+        if end > len(view):
+            raise CodecError("malformed object: it ends early")
+        buffers.append(view[at:end])
+    if end != len(view):
+        raise CodecError("malformed object: its parts do not add up")
     return decode(header, buffers, allow_pickle)
 
 
@@ -166,13 +212,20 @@ def decode(header: Any, buffers: Sequence[Any] = (), allow_pickle: bool = True) 
     PickleError
         If there is a pickle inside and that is denied; the message names the type.
     """
-    reader = Reader(buffers, allow_pickle)
+    try:
+        reader = _idle.pop()
+    except IndexError:
+        reader = Reader()
+    reader.begin(list(buffers), allow_pickle)
     try:
         return reader.read(header)
     except (CodecError, PickleError):
         raise
     except Exception as error:  # of whatever type a library raises for a date, a zone, a dtype that cannot be
         raise CodecError(f"malformed object: {error}") from None
+    finally:
+        reader.begin(_NO_BUFFERS, False)
+        _idle.append(reader)
 
 
 def _encode(obj: Any, allow_pickle: bool) -> tuple[Writer, bytes]:

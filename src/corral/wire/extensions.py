@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -25,7 +25,6 @@ SCALARS = frozenset({type(None), bool, int, float, str})
 """Types that MessagePack gives back as they were: integers of 64 bits, strings of Unicode."""
 
 _KEYS = SCALARS | {bytes}
-_INLINE = 512  # bytes of memory that cost less inside the header than beside it
 _LONG = 1 << 16  # length from which strings go beside the header
 _COMPLEX = struct.Struct("<dd")
 
@@ -123,8 +122,10 @@ class Writer:
 
     def memory(self, memory: Any) -> Any:
         """Put memory into the header, or beside it and its number into the header."""
+        if type(memory) is bytes and len(memory) <= arrays.INLINE:
+            return memory
         view = memoryview(memory)
-        if view.nbytes <= _INLINE:
+        if view.nbytes <= arrays.INLINE:
             return view.tobytes()
         self.buffers.append(view)
         self.tagged = True
@@ -256,15 +257,20 @@ def _writer_of(kind: type) -> Callable[[Writer, Any], Any]:
 
 
 class Reader:
-    """Turns headers back into objects, and gives each buffer to one of them only."""
+    """Turns headers back into objects, and gives each buffer to one of them only. For one thread at a time."""
 
     __slots__ = ("allow_pickle", "buffers", "depth", "read")
 
-    def __init__(self, buffers: Sequence[Any], allow_pickle: bool) -> None:
-        self.buffers: list[Any] = list(buffers)
-        self.allow_pickle = allow_pickle
+    def __init__(self) -> None:
+        self.buffers: list[Any] = []
+        self.allow_pickle = False
         self.depth = 0
         self.read: Callable[[Any], Any] = msgspec.msgpack.Decoder(ext_hook=self.extension).decode
+
+    def begin(self, buffers: list[Any], allow_pickle: bool) -> None:
+        self.buffers = buffers
+        self.allow_pickle = allow_pickle
+        self.depth = 0
 
     def extension(self, code: int, data: memoryview) -> Any:
         build = _builders.get(code)
