@@ -21,8 +21,16 @@ if TYPE_CHECKING:
     from corral.distributed.errors import DistTimeoutError as DistTimeoutError
     from corral.distributed.errors import MismatchError as MismatchError
     from corral.distributed.errors import PeerLostError as PeerLostError
+    from corral.functional import all_gather as all_gather
+    from corral.functional import all_reduce as all_reduce
+    from corral.functional import all_to_all as all_to_all
+    from corral.functional import broadcast as broadcast
     from corral.functional import gather as gather
     from corral.functional import gather_and_stack as gather_and_stack
+    from corral.functional import recv as recv
+    from corral.functional import reduce as reduce
+    from corral.functional import scatter as scatter
+    from corral.functional import send as send
     from corral.launcher import LaunchError as LaunchError
     from corral.launcher import launch as launch
     from corral.tensordict import TensorDict as TensorDict
@@ -38,15 +46,23 @@ _EXPORTS = {
     "DistNetworkError": "corral.distributed.errors",
     "DistStoreError": "corral.distributed.errors",
     "DistTimeoutError": "corral.distributed.errors",
+    "LaunchError": "corral.launcher",
     "MismatchError": "corral.distributed.errors",
     "PeerLostError": "corral.distributed.errors",
     "TensorDict": "corral.tensordict",
+    "all_gather": "corral.functional",
+    "all_reduce": "corral.functional",
+    "all_to_all": "corral.functional",
+    "broadcast": "corral.functional",
     "cat": "corral.tensordict",
     "empty": "corral.backends.shm_arrays",
     "gather": "corral.functional",
     "gather_and_stack": "corral.functional",
-    "LaunchError": "corral.launcher",
     "launch": "corral.launcher",
+    "recv": "corral.functional",
+    "reduce": "corral.functional",
+    "scatter": "corral.functional",
+    "send": "corral.functional",
     "stack": "corral.tensordict",
 }
 
@@ -61,12 +77,20 @@ __all__ = [
     "PeerLostError",
     "TensorDict",
     "__version__",
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "broadcast",
     "cat",
     "distributed",
     "empty",
     "gather",
     "gather_and_stack",
     "launch",
+    "recv",
+    "reduce",
+    "scatter",
+    "send",
     "stack",
 ]
 

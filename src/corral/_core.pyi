@@ -46,9 +46,9 @@ class Verdict:
     def expected(self) -> int: ...
 
 class Buffer:
-    """Memory whose element type only its name tells."""
+    """Memory of an element type that the buffer protocol cannot tell."""
 
-    def __init__(self, exporter: object, dtype: str) -> None: ...
+    def __init__(self, exporter: object, type: int) -> None: ...
 
     @property
     def exporter(self) -> object: ...
@@ -183,12 +183,12 @@ def find_shared(buffer: object) -> tuple[int, int, int, int] | None:
     Where a contiguous array lies in shared memory: (owner, fd, inode, offset), or None.
     """
 
-def register_torch(tensor: type, parameter: type, capsule: object) -> None:
-    """Teach the core to read tensors of exactly these types."""
-
-def register_container(type: type, attribute: str) -> None:
+def register_torch(tensor: type, parameter: type, capsule: object, written: object) -> None:
     """
-    Teach the core to walk containers of exactly this type: `attribute` holds their dict.
+    Teach the core to read tensors of exactly these types; `written` is called with those that it wrote.
     """
 
-def named_type(name: str) -> int: ...
+def register_container(type: type, entries: str, batch_size: str) -> None:
+    """
+    Teach the core to walk containers of exactly this type, by the names of two attributes.
+    """

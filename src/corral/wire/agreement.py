@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from corral.distributed.errors import DistBackendError, MismatchError
 from corral.wire.errors import PickleError
@@ -12,16 +12,28 @@ from corral.wire.layout import Layout
 if TYPE_CHECKING:
     from corral.distributed.groups import ProcessGroup
 
-__all__ = ["agree"]
+__all__ = ["agree", "is_refusal", "raise_refusal", "refusal"]
 
 _LAYOUT, _ERROR, _PICKLE_ERROR, _NOTHING = b"L", b"E", b"P", b"N"
 _Plan = TypeVar("_Plan")
 
 
-def _refusal(error: Exception, rank: int) -> bytes:
+def refusal(error: Exception, rank: int) -> bytes:
+    """Return the message by which a rank tells the others of its error, so that they raise it too."""
     kind = _PICKLE_ERROR if isinstance(error, PickleError) else _ERROR
     text = str(error) if isinstance(error, MismatchError) else f"rank {rank}: {type(error).__name__}: {error}"
     return kind + text.encode(errors="replace")
+
+
+def is_refusal(message: bytes) -> bool:
+    """Whether a message is one that `refusal` made."""
+    return message[:1] in (_ERROR, _PICKLE_ERROR)
+
+
+def raise_refusal(operation: str, message: bytes) -> NoReturn:
+    """Raise the error that a refusal tells of."""
+    raised: type[DistBackendError] = PickleError if message[:1] == _PICKLE_ERROR else MismatchError
+    raise raised(f"{operation}: {message[1:].decode(errors='replace')}")
 
 
 def agree(
@@ -58,12 +70,12 @@ def agree(
         layout = describe()
         payload = _NOTHING if layout is None else _LAYOUT + layout.to_bytes()
     except Exception as error:
-        payload = _refusal(error, rank)
+        payload = refusal(error, rank)
     shown = pg.backend.gather_bytes(payload, root, operation=operation)
     plan: _Plan | None = None
     verdict: bytes | None = None
     if shown is not None:
-        refused = [each for each in shown if each[:1] in (_ERROR, _PICKLE_ERROR)]
+        refused = [each for each in shown if is_refusal(each)]
         if refused:
             verdict = bytes(refused[0])
         else:
@@ -71,10 +83,8 @@ def agree(
                 plan = decide([None if each[:1] == _NOTHING else Layout.from_bytes(each[1:]) for each in shown])
                 verdict = b""
             except Exception as error:
-                verdict = _refusal(error, rank)
+                verdict = refusal(error, rank)
     verdict = pg.backend.broadcast_bytes(verdict, root, operation=operation)
     if verdict:
-        text = f"{operation}: {bytes(verdict[1:]).decode(errors='replace')}"
-        raised: type[DistBackendError] = PickleError if verdict[:1] == _PICKLE_ERROR else MismatchError
-        raise raised(text)
+        raise_refusal(operation, verdict)
     return plan
