@@ -70,12 +70,12 @@ def offer_each(
         return [], [refusal(error, pg.ranks[pg._rank])] * count
 
 
-def read(operation: str, messages: Sequence[bytes]) -> list[Offer]:
+def read(operation: str, messages: Sequence[bytes | memoryview]) -> list[Offer]:
     """Return what ranks offer; raise the first refusal among it."""
     for message in messages:
         if is_refusal(message):
             raise_refusal(operation, message)
-    return [Offer(message[1], message[2:]) for message in messages]
+    return [Offer(message[1], bytes(message[2:])) for message in messages]
 
 
 def consent(pg: ProcessGroup, operation: str, certain: bool, prepare: Callable[[], _Made]) -> _Made:

@@ -127,7 +127,8 @@ def recv(
     else:
         _check_tag(tag, name)
     with _turn(pg, "recv", -1 if peer is None else peer, tag):
-        source, message = pg.backend.recv_bytes(peer, tag)
+        source, sent = pg.backend.recv_bytes(peer, tag)
+        message = bytes(sent)
         rank = pg.ranks[source]
         if not message.startswith(_MAGIC):
             raise MismatchError(

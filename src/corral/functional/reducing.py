@@ -157,7 +157,7 @@ def _agree(
         message = b"F" + mine
     except Exception as error:
         message = refusal(error, rank)
-    messages = pg.backend.all_gather_bytes(message, operation=operation)
+    messages = [bytes(each) for each in pg.backend.all_gather_bytes(message, operation=operation)]
     for each in messages:
         if is_refusal(each):
             raise_refusal(operation, each)
@@ -172,12 +172,12 @@ def _agree(
     return contribution
 
 
-def _explain(pg: ProcessGroup, operation: str, descriptions: list[bytes]) -> None:
+def _explain(pg: ProcessGroup, operation: str, descriptions: list[bytes | memoryview]) -> None:
     """Raise the error that says what is not the same on all ranks."""
     first = descriptions[0][:16]
     for rank, each in zip(pg.ranks, descriptions, strict=True):
         if each[:16] != first:
-            ops = [text[:16].decode(errors="replace").strip() for text in (each, first)]
+            ops = [bytes(text[:16]).decode(errors="replace").strip() for text in (each, first)]
             raise MismatchError(f"{operation}: op is {ops[0]!r} on rank {rank}, but {ops[1]!r} on rank {pg.ranks[0]}")
     try:
         check_alike([Layout.from_bytes(each[16:]) for each in descriptions], pg.ranks)

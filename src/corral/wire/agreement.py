@@ -25,15 +25,15 @@ def refusal(error: Exception, rank: int) -> bytes:
     return kind + text.encode(errors="replace")
 
 
-def is_refusal(message: bytes) -> bool:
+def is_refusal(message: bytes | memoryview) -> bool:
     """Whether a message is one that `refusal` made."""
     return message[:1] in (_ERROR, _PICKLE_ERROR)
 
 
-def raise_refusal(operation: str, message: bytes) -> NoReturn:
+def raise_refusal(operation: str, message: bytes | memoryview) -> NoReturn:
     """Raise the error that a refusal tells of."""
     raised: type[DistBackendError] = PickleError if message[:1] == _PICKLE_ERROR else MismatchError
-    raise raised(f"{operation}: {message[1:].decode(errors='replace')}")
+    raise raised(f"{operation}: {bytes(message[1:]).decode(errors='replace')}")
 
 
 def agree(
