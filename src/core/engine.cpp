@@ -164,7 +164,7 @@ void Engine::finish(Operation& op, Failure failure) {
     if (op.done.load(std::memory_order_relaxed)) return;  // relaxed: only written under the lock, which is held
     op.failure = failure;
     op.done.store(true, std::memory_order_release);  // release: see Operation::done
-    completed_ = true;
+    completed_ = stirred_ = true;
 }
 
 bool Engine::drain(Lock&, uint32_t peer) {
@@ -198,13 +198,13 @@ bool Engine::progress(Lock& lock) {
         if (!p.queue.empty()) any |= push_queue(r);
         if (!p.streaming.empty()) any |= push_pieces(r);
     }
-    if (!collectives_.empty()) any |= step_collectives();
+    if (stirred_) any |= step_collectives();
     if (!transfers_.empty()) {
         any |= copy_chunks(lock);
         any |= settle_transfers(lock);
-        if (!collectives_.empty()) any |= step_collectives();
+        if (stirred_) any |= step_collectives();
     }
-    if (!collectives_.empty() && work_on_collectives(lock)) {
+    if (has_work_ && work_on_collectives(lock)) {
         any = true;
         step_collectives();
     }
@@ -276,9 +276,14 @@ Failure Engine::wait(const std::shared_ptr<Operation>& op, int64_t timeout_ns,
                 continue;
             }
         }
-        lock.unlock();
         // With more ranks than processors the one waited for may need this one.
-        if (oversubscribed_ || (n & 63) == 63)
+        bool yields = oversubscribed_ || (n & 63) == 63;
+        if (!yields && (n & 3) != 3) {  // other threads of this process can wait for so long
+            cpu_relax();
+            continue;
+        }
+        lock.unlock();
+        if (yields)
             sched_yield();
         else
             cpu_relax();

@@ -218,6 +218,8 @@ class Engine {
     uint64_t next_request_ = 1, next_order_ = 1;
     uint64_t call_index_ = 0;
     bool completed_ = false;  // something since the last look
+    bool has_work_ = false;   // some collective may have some
+    bool stirred_ = false;    // something that a collective may have waited for has happened since they were looked at
     bool left_ = false;
 
     std::thread thread_;

@@ -22,6 +22,7 @@ class Gather final : public Collective {
     Gather(Group& group, Code code, int32_t root, bool rows);
     void begin(Engine& engine) override;
     void step(Engine& engine) override;
+    bool succeeded() const override { return !failure && verdict.status == 0; }
 
     Spans own;                          // this rank's contribution
     Fingerprint fingerprint;            // of it

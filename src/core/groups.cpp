@@ -122,11 +122,14 @@ void Engine::note_late(Group& g, uint64_t sequence, Failure failure) {
 
 bool Engine::work_on_collectives(Lock& lock) {
     bool any = false;
-    // A snapshot: working releases the lock, and the list may change.
+    has_work_ = false;
+    // By index: working releases the lock, and the list may change.
     for (size_t i = 0; i < collectives_.size(); ++i) {
         auto c = collectives_[i];
+        if (!c->has_work()) continue;
+        has_work_ = true;
         // relaxed: written under the lock, which is held.
-        if (!c->has_work() || c->working.load(std::memory_order_relaxed)) continue;
+        if (c->working.load(std::memory_order_relaxed)) continue;
         any = true;
         c->working.store(true, std::memory_order_relaxed);
         lock.unlock();
@@ -139,6 +142,7 @@ bool Engine::work_on_collectives(Lock& lock) {
 
 bool Engine::step_collectives() {
     bool any = false;
+    stirred_ = false;
     for (size_t i = 0; i < collectives_.size();) {
         auto c = collectives_[i];
         if (!c->done.load(std::memory_order_relaxed)) {
@@ -156,6 +160,7 @@ bool Engine::step_collectives() {
             std::erase(collectives_, c);
             continue;
         }
+        has_work_ |= c->has_work();
         ++i;
     }
     return any;

@@ -243,6 +243,7 @@ void Engine::deliver(uint32_t peer, const std::shared_ptr<Receive>& receive, con
     if (receive->hold) {
         receive->arrival = {m, prefix, std::vector<std::byte>(payload, payload + bytes)};
         receive->arrived = true;
+        stirred_ = true;
         return;
     }
     Failure failure = receive->make ? make_room(*receive, m) : check(*receive, m, prefix);

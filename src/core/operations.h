@@ -36,6 +36,8 @@ struct Operation {
     virtual ~Operation() = default;
     // Whether nobody touches its memory any more. A failed collective may have a peer in the middle of a copy.
     virtual bool quiet() const { return done.load(std::memory_order_acquire); }
+    // Whether it is done and has brought what it should.
+    virtual bool succeeded() const { return !failure; }
     // release when set, acquire when read: who sees it sees the data received and `failure`.
     std::atomic<bool> done{false};
     Failure failure;

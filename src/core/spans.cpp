@@ -6,21 +6,23 @@
 namespace corral {
 
 size_t Spans::find(uint64_t offset, uint64_t& within) const {
+    const Run* runs = data();
     size_t i = 0;
     if (offset != 0)
-        i = std::upper_bound(runs_.begin(), runs_.end(), offset,
-                             [](uint64_t at, const Run& run) { return at < run.end; }) -
-            runs_.begin();
-    within = offset - (i == 0 ? 0 : runs_[i - 1].end);
+        i = static_cast<size_t>(
+            std::upper_bound(runs, runs + count_, offset, [](uint64_t at, const Run& run) { return at < run.end; }) -
+            runs);
+    within = offset - (i == 0 ? 0 : runs[i - 1].end);
     return i;
 }
 
 void Spans::read(uint64_t offset, void* to, size_t bytes) const {
     uint64_t within;
+    const Run* runs = data();
     auto* out = static_cast<std::byte*>(to);
     for (size_t i = find(offset, within); bytes != 0; ++i, within = 0) {
-        size_t n = std::min<uint64_t>(bytes, runs_[i].bytes - within);
-        std::memcpy(out, runs_[i].data + within, n);
+        size_t n = std::min<uint64_t>(bytes, runs[i].bytes - within);
+        std::memcpy(out, runs[i].data + within, n);
         out += n;
         bytes -= n;
     }
@@ -28,10 +30,11 @@ void Spans::read(uint64_t offset, void* to, size_t bytes) const {
 
 void Spans::write(uint64_t offset, const void* from, size_t bytes) const {
     uint64_t within;
+    const Run* runs = data();
     auto* in = static_cast<const std::byte*>(from);
     for (size_t i = find(offset, within); bytes != 0; ++i, within = 0) {
-        size_t n = std::min<uint64_t>(bytes, runs_[i].bytes - within);
-        if (in != runs_[i].data + within) std::memcpy(runs_[i].data + within, in, n);  // an array may be sent to itself
+        size_t n = std::min<uint64_t>(bytes, runs[i].bytes - within);
+        if (in != runs[i].data + within) std::memcpy(runs[i].data + within, in, n);  // an array may be sent to itself
         in += n;
         bytes -= n;
     }
@@ -40,9 +43,10 @@ void Spans::write(uint64_t offset, const void* from, size_t bytes) const {
 std::vector<iovec> Spans::slice(uint64_t offset, uint64_t bytes) const {
     std::vector<iovec> out;
     uint64_t within;
+    const Run* runs = data();
     for (size_t i = find(offset, within); bytes != 0; ++i, within = 0) {
-        size_t n = std::min<uint64_t>(bytes, runs_[i].bytes - within);
-        out.push_back({runs_[i].data + within, n});
+        size_t n = std::min<uint64_t>(bytes, runs[i].bytes - within);
+        out.push_back({runs[i].data + within, n});
         bytes -= n;
     }
     return out;
@@ -57,8 +61,9 @@ Spans Spans::part(uint64_t offset, uint64_t bytes) const {
 
 std::byte* Spans::contiguous(uint64_t offset, uint64_t bytes) const {
     uint64_t within;
+    const Run* runs = data();
     size_t i = find(offset, within);
-    return bytes <= runs_[i].bytes - within ? runs_[i].data + within : nullptr;
+    return bytes <= runs[i].bytes - within ? runs[i].data + within : nullptr;
 }
 
 }  // namespace corral

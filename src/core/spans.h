@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace corral {
@@ -19,12 +20,21 @@ class Spans {
 
     void add(void* address, size_t bytes) {
         if (bytes == 0) return;
-        if (runs_.empty()) runs_.reserve(8);  // a small dictionary's leaves in one allocation
-        runs_.push_back({static_cast<std::byte*>(address), bytes, total() + bytes});
+        Run run{static_cast<std::byte*>(address), bytes, total_ + bytes};
+        total_ = run.end;
+        if (count_++ == 0) {
+            first_ = run;  // one array needs no allocation
+            return;
+        }
+        if (count_ == 2) {
+            many_.reserve(8);  // a small dictionary's leaves need one
+            many_.push_back(first_);
+        }
+        many_.push_back(run);
     }
-    uint64_t total() const { return runs_.empty() ? 0 : runs_.back().end; }
-    size_t count() const { return runs_.size(); }
-    const std::vector<Run>& runs() const { return runs_; }
+    uint64_t total() const { return total_; }
+    size_t count() const { return count_; }
+    std::span<const Run> runs() const { return {data(), count_}; }
 
     // Copy `bytes` bytes of the stream from `offset` on, out of it or into it. The range must lie within it.
     void read(uint64_t offset, void* to, size_t bytes) const;
@@ -39,7 +49,11 @@ class Spans {
     size_t find(uint64_t offset, uint64_t& within) const;
 
   private:
-    std::vector<Run> runs_;
+    const Run* data() const { return count_ < 2 ? &first_ : many_.data(); }
+    uint64_t total_ = 0;
+    size_t count_ = 0;
+    Run first_{};
+    std::vector<Run> many_;  // all of them, if there are several
 };
 
 }  // namespace corral

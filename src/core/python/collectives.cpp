@@ -137,6 +137,17 @@ void GroupHandle::add_parts(Request& r, Exchange& op, nb::handle parts, bool sen
     }
 }
 
+// One buffer to fill, of an equal part for each rank.
+void GroupHandle::divide(Request& r, Exchange& op, nb::handle whole) {
+    Payload p;
+    need(p.add(whole.ptr(), Payload::Access::write));
+    auto n = static_cast<uint32_t>(group_->members.size());
+    uint64_t part = p.spans.total() / n;
+    if (part * n != p.spans.total()) throw nb::value_error("the buffer to fill has no equal part for each rank");
+    for (uint32_t i = 0; i < n; ++i) op.incoming.push_back({i, p.spans.part(i * part, part), p.type()});
+    r.others.push_back(std::move(p));
+}
+
 nb::object GroupHandle::scatter(nb::handle parts, nb::handle into, uint32_t root, uint32_t label, nb::handle timeout) {
     member(root);
     auto op = std::make_shared<Exchange>(*group_, static_cast<Code>(label), static_cast<int32_t>(root), true);
@@ -159,7 +170,10 @@ nb::object GroupHandle::all_gather(nb::handle buffers, nb::handle into, uint32_t
     auto op = std::make_shared<Exchange>(*group_, static_cast<Code>(label), -1, true);
     auto request = begin(op, [&](Request& r) {
         need(r.payload.add_all(buffers.ptr(), Payload::Access::read));
-        add_parts(r, *op, into, false);
+        if (PyList_Check(into.ptr()))
+            add_parts(r, *op, into, false);
+        else
+            divide(r, *op, into);
         op->bytes = r.payload.spans.total();
         op->type = r.payload.type();
         for (auto& in : op->incoming) {

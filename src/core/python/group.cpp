@@ -29,16 +29,6 @@ void need(bool ok) {
     if (!ok) throw nb::python_error();
 }
 
-namespace {
-
-// Whether an operation that is done has brought what it should: else its scratch memory holds nothing.
-bool succeeded(const Operation& op) {
-    auto* gather = dynamic_cast<const Gather*>(&op);
-    return !op.failure && !(gather && gather->verdict.status != 0);
-}
-
-}  // namespace
-
 bool signals_pending() {
     nb::gil_scoped_acquire acquire;
     return PyErr_CheckSignals() != 0;
@@ -59,7 +49,7 @@ Job::~Job() {
 void Job::sweep() {
     for (auto at = orphans.begin(); at != orphans.end();) {
         if (at->operation->quiet()) {
-            if (succeeded(*at->operation)) {
+            if (at->operation->succeeded()) {
                 at->payload.settle();
                 for (auto& p : at->others) p.settle();
             }
@@ -80,7 +70,7 @@ Request::~Request() {
 }
 
 void Request::settle() {
-    if (!succeeded(*operation_)) return;
+    if (!operation_->succeeded()) return;
     payload.settle();
     for (auto& p : others) p.settle();
 }

@@ -102,6 +102,7 @@ class GroupHandle {
     template <typename Fill>
     std::unique_ptr<Request> begin(const std::shared_ptr<Collective>& operation, Fill&& fill);
     void add_parts(Request& request, Exchange& operation, nanobind::handle parts, bool sends);
+    void divide(Request& request, Exchange& operation, nanobind::handle whole);
     void add_runs(Reduce& operation, const Payload& payload, uint32_t op, double factor);
     void check_reducible(const Payload& payload, uint32_t op, double factor) const;
     std::shared_ptr<Job> job_;

@@ -236,7 +236,7 @@ NB_MODULE(_core, m) {
                      "label: int, timeout: float | None) -> Request | Failure | None"),
              "parts"_a.none(), "into"_a, "root"_a, "label"_a, "timeout"_a.none())
         .def("all_gather", &GroupHandle::all_gather,
-             nb::sig("def all_gather(self, buffers: Sequence[object], into: Sequence[Sequence[object]], label: int, "
+             nb::sig("def all_gather(self, buffers: Sequence[object], into: object, label: int, "
                      "timeout: float | None) -> Request | Failure | None"),
              "buffers"_a, "into"_a, "label"_a, "timeout"_a.none())
         .def("all_to_all", &GroupHandle::all_to_all,

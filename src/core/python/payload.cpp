@@ -174,7 +174,10 @@ void release_exchange() {
 }
 
 Payload::~Payload() {
-    for (auto& b : buffers_) PyBuffer_Release(&b);
+    while (held_) {
+        for (int i = 0; i < held_->count; ++i) PyBuffer_Release(&held_->buffers[i]);
+        held_ = std::move(held_->before);  // one by one: a long chain must not end by recursion
+    }
 }
 
 void Payload::count_type(uint64_t type) {
@@ -223,7 +226,7 @@ bool Payload::view(PyObject* object, Access access, View& v) {
             return false;
         }
         objects_.push_back(nb::borrow(object));
-        if (access == Access::write) written_.push_back(object);
+        if (access != Access::read) written_.push_back(object);
         return true;
     }
     uint64_t named = 0;
@@ -232,10 +235,14 @@ bool Payload::view(PyObject* object, Access access, View& v) {
         named = wrapper->type;
         object = wrapper->exporter.ptr();
     }
-    Py_buffer* b = &buffers_.emplace_back();
+    if (!held_ || held_->count == 8) {
+        std::unique_ptr<Chunk> chunk(new Chunk);  // its buffers as they are
+        chunk->before = std::move(held_);
+        held_ = std::move(chunk);
+    }
+    Py_buffer* b = &held_->buffers[held_->count];
     int flags = PyBUF_STRIDES | PyBUF_FORMAT | (access == Access::read ? 0 : PyBUF_WRITABLE);
     if (PyObject_GetBuffer(object, b, flags) != 0) {
-        buffers_.pop_back();
         return false;
     }
     v.data = static_cast<std::byte*>(b->buf);
@@ -248,9 +255,9 @@ bool Payload::view(PyObject* object, Access access, View& v) {
     if (v.type == 0) {
         PyErr_Format(PyExc_BufferError, "elements of format '%s' cannot be sent as they are", b->format);
         PyBuffer_Release(b);
-        buffers_.pop_back();
         return false;
     }
+    ++held_->count;
     return true;
 }
 

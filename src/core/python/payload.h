@@ -6,7 +6,6 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <vector>
 
@@ -84,7 +83,13 @@ class Payload {
         std::vector<int64_t> shape, strides;
         bool write;
     };
-    std::deque<Py_buffer> buffers_;  // whose addresses must not change: an exporter may point into it
+    // Buffers that are held. Their addresses must not change: an exporter may point into its own.
+    struct Chunk {
+        Py_buffer buffers[8];
+        int count = 0;
+        std::unique_ptr<Chunk> before;
+    };
+    std::unique_ptr<Chunk> held_;
     std::vector<nanobind::object> objects_;
     std::vector<PyObject*> written_;  // those of them that will be written, until that is told
     std::vector<Scratch> scratch_;

@@ -171,14 +171,15 @@ class Backend(abc.ABC):
     def all_gather(
         self,
         buffers: Sequence[Buffer],
-        into: Sequence[Sequence[Buffer]],
+        into: list[Any] | Buffer,
         timeout: float | None = None,
         operation: str = "all_gather",
     ) -> None:
         """Write each rank's buffers into everyone's ``into[rank]``.
 
         Sizes may differ from rank to rank; every rank's `into` must give the same ones. This rank's own entry may be
-        the very memory that it contributes.
+        the very memory that it contributes. Where all are equal, `into` may also be one buffer in place of a list: it
+        is divided evenly.
         """
 
     @abc.abstractmethod

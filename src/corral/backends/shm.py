@@ -211,7 +211,7 @@ class ShmBackend(Backend):
     def all_gather(
         self,
         buffers: Sequence[Buffer],
-        into: Sequence[Sequence[Buffer]],
+        into: list[Any] | Buffer,
         timeout: float | None = None,
         operation: str = "all_gather",
     ) -> None:

@@ -117,10 +117,7 @@ def all_gather_into_tensor(
         or not output_tensor.flags.carray
     ):
         return _all_gather_into_tensor(output_tensor, input_tensor, group, async_op)
-    size = pg._size
-    rows = output_tensor.reshape(size, input_tensor.size)
-    # An index each is faster than to iterate over an array.
-    pg.backend.all_gather((input_tensor,), [(rows[i],) for i in range(size)], None, "all_gather_into_tensor")
+    pg.backend.all_gather((input_tensor,), output_tensor, None, "all_gather_into_tensor")
     return None
 
 
