@@ -10,10 +10,11 @@ namespace corral {
 namespace {
 
 // Below this, pieces through the ring beat a system call that pins pages.
-constexpr uint64_t direct_bytes = 96 * 1024;
+constexpr uint64_t direct_bytes = eager_bytes;
 // From this on, both ends copy.
 constexpr uint64_t shared_copy_bytes = 512 * 1024;
 constexpr uint64_t max_runs = 1 << 20;
+constexpr uint32_t withdrawn = 1;  // `count` of a piece: its message will not be completed
 // A killed process loses its memory a moment before the kernel says that it has ended.
 constexpr int dying_ms = 100;
 
@@ -181,7 +182,7 @@ void Engine::accepted(uint32_t peer, const Message& m, const std::byte* payload,
     auto send = at->second;
     Peer& p = peers_[peer];
     if (bytes == 0) {
-        if (send->slot >= 0) return;  // not what was offered
+        if (send->slot >= 0 || send->message.kind != Kind::offer) return;  // not what was offered
         p.streaming.push_back(send);
         push_pieces(peer);
         return;
@@ -225,21 +226,37 @@ bool Engine::push_pieces(uint32_t peer) {
 }
 
 void Engine::piece(uint32_t peer, const Message& m, const std::byte* payload, uint32_t bytes) {
-    auto& incoming = peers_[peer].incoming;
-    auto at = incoming.find(m.request);
-    if (at == incoming.end()) return;  // given up meanwhile
+    Peer& p = peers_[peer];
+    auto at = p.incoming.find(m.request);
+    if (at == p.incoming.end()) {
+        // Of a message that nobody has asked for yet; or that was given up meanwhile.
+        auto early = std::find_if(p.unexpected.begin(), p.unexpected.end(), [&](const Arrival& a) {
+            return a.message.kind == Kind::eager && a.message.request == m.request;
+        });
+        if (early == p.unexpected.end()) return;
+        if (m.count == withdrawn)
+            p.unexpected.erase(early);
+        else if (bytes <= early->message.total - early->bytes.size())
+            early->bytes.insert(early->bytes.end(), payload, payload + bytes);
+        return;
+    }
     auto receive = at->second;
-    uint64_t total = receive->spans.total();
-    if (bytes > total - receive->received) {
-        incoming.erase(at);
-        return finish(*receive, {Reason::corrupt, static_cast<int32_t>(peer)});
+    uint64_t total = receive->hold ? receive->arrival.message.total : receive->spans.total();
+    if (m.count == withdrawn || bytes > total - receive->received) {
+        p.incoming.erase(at);
+        auto reason = m.count == withdrawn ? Reason::aborted : Reason::corrupt;
+        return finish(*receive, {reason, static_cast<int32_t>(peer)});
     }
-    receive->spans.write(receive->received, payload, bytes);
+    if (receive->hold)
+        receive->arrival.bytes.insert(receive->arrival.bytes.end(), payload, payload + bytes);
+    else
+        receive->spans.write(receive->received, payload, bytes);
     receive->received += bytes;
-    if (receive->received == total) {
-        incoming.erase(at);
-        finish(*receive);
-    }
+    if (receive->received != total) return;
+    p.incoming.erase(at);
+    if (!receive->hold) return finish(*receive);
+    receive->arrived = true;
+    stirred_ = true;
 }
 
 void Engine::finished(uint32_t peer, const Message& m) {
@@ -311,6 +328,13 @@ bool Engine::settle_transfers(Lock& lock) {
         finish(*receive, error ? Failure{Reason::system, static_cast<int32_t>(t->peer), error} : Failure{});
     }
     return any;
+}
+
+// The rest of a message will not come.
+void Engine::withdraw(Send& send) {
+    if (send.message.kind != Kind::eager || offered_.erase(send.message.request) == 0 || send.streamed == 0) return;
+    Message m{Kind::piece, send.context, send.match, 0, 0, send.message.request, withdrawn};
+    post(static_cast<uint32_t>(send.peer), {m, {}, nullptr, 0, 0});
 }
 
 bool Engine::revoke(const std::shared_ptr<Transfer>& t) {

@@ -419,6 +419,7 @@ bool Engine::cancel(const std::shared_ptr<Operation>& op, Failure why) {
         Peer& p = peers_[s->peer];
         std::erase_if(p.queue, [&](Outgoing& o) { return o.send == s; });
         std::erase(p.streaming, s);
+        withdraw(*s);
         // The receiver may read our memory for one more chunk; that does no harm. It writes nowhere.
         if (s->slot >= 0) header_->transfers[s->slot].next.store(~0ull >> 1, std::memory_order_relaxed);
         std::erase_if(transfers_, [&](auto& t) { return t->operation == op && t->in_flight == 0; });

@@ -173,10 +173,12 @@ class Engine {
     void begin_pull(uint32_t peer, const std::shared_ptr<Receive>& receive, const Message& m, const std::byte* payload,
                     size_t bytes);
     void accepted(uint32_t peer, const Message& m, const std::byte* payload, uint32_t bytes);
+    void await_pieces(uint32_t peer, const std::shared_ptr<Receive>& receive, const Message& m, uint64_t bytes);
     void piece(uint32_t peer, const Message& m, const std::byte* payload, uint32_t bytes);
     void finished(uint32_t peer, const Message& m);
     void answer_finish(uint32_t peer, uint64_t request, int error);
     bool push_pieces(uint32_t peer);
+    void withdraw(Send& send);
     bool copy_chunks(Lock& lock);
     bool settle_transfers(Lock& lock);
     bool revoke(const std::shared_ptr<Transfer>& transfer);

@@ -27,11 +27,19 @@ bool Engine::push_queue(uint32_t peer) {
             break;
         }
         p.out.push(o.message, o.head.data(), head, o.send ? &o.send->spans : nullptr, o.offset, o.bytes);
-        // An eager message is out of the sender's hands once it is in the ring.
-        if (o.send && o.message.kind == Kind::eager) finish(*o.send);
+        // An eager message is out of the sender's hands once all of it is in the ring.
+        if (o.send && o.message.kind == Kind::eager) {
+            if (o.bytes == o.message.total) {
+                finish(*o.send);
+            } else {
+                o.send->streamed = o.bytes;
+                p.streaming.push_back(o.send);
+            }
+        }
         p.queue.pop_front();
         any = true;
     }
+    if (!p.streaming.empty()) any |= push_pieces(peer);
     if (any) {
         if (p.queue.empty() && p.streaming.empty()) p.out.control().sender_waits.store(0, std::memory_order_relaxed);
         ring_bell(*p.header);
@@ -71,13 +79,18 @@ void Engine::start(const std::shared_ptr<Send>& send) {
     m.total = send->spans.total();
     if (send->peer == static_cast<int32_t>(rank_)) return send_to_self(send);
     uint32_t head = send->prefixed ? sizeof(Fingerprint) : 0;
-    if (m.total + head > geometry_.piece_bytes()) return offer(send);
+    if (m.total > eager_bytes) return offer(send);
     m.kind = Kind::eager;
     m.count = head;
     if (push_eager(static_cast<uint32_t>(send->peer), m.context, m.match, m.signature, send->spans,
                    send->prefixed ? &send->prefix : nullptr))
         return finish(*send);
-    Outgoing out{m, {}, send, 0, static_cast<uint32_t>(m.total)};
+    auto first = static_cast<uint32_t>(std::min<uint64_t>(m.total, geometry_.piece_bytes() - head));
+    if (first < m.total) {
+        m.request = next_request_++;
+        offered_[m.request] = send;  // until all of it is in the ring
+    }
+    Outgoing out{m, {}, send, 0, first};
     out.head.resize(head);
     if (head) std::memcpy(out.head.data(), &send->prefix, head);
     post(send->peer, std::move(out));
@@ -209,7 +222,7 @@ void Engine::arrive(uint32_t peer, const Message& m, const std::byte* payload, s
                 bytes -= sizeof prefix;
             }
         }
-        if (m.total != bytes) p.corrupt = true;
+        if (m.total != bytes && (m.request == 0 || bytes > m.total || m.total > eager_bytes)) p.corrupt = true;
         if (p.corrupt) return lose(peer);
     }
     // An offer's description starts with it.
@@ -231,6 +244,7 @@ void Engine::arrive(uint32_t peer, const Message& m, const std::byte* payload, s
         any_posted_.erase(any);
     } else {
         p.unexpected.push_back({m, prefix, std::vector<std::byte>(payload, payload + bytes)});
+        if (m.kind == Kind::eager) p.unexpected.back().bytes.reserve(m.total);
         return;
     }
     receive->posted = false;
@@ -242,8 +256,9 @@ void Engine::deliver(uint32_t peer, const std::shared_ptr<Receive>& receive, con
     receive->peer = static_cast<int32_t>(peer);
     if (receive->hold) {
         receive->arrival = {m, prefix, std::vector<std::byte>(payload, payload + bytes)};
-        receive->arrived = true;
+        receive->arrived = m.kind != Kind::eager || bytes == m.total;
         stirred_ = true;
+        if (!receive->arrived) await_pieces(peer, receive, m, bytes);
         return;
     }
     Failure failure = receive->make ? make_room(*receive, m) : check(*receive, m, prefix);
@@ -255,7 +270,15 @@ void Engine::deliver(uint32_t peer, const std::shared_ptr<Receive>& receive, con
     }
     if (m.kind == Kind::offer) return begin_pull(peer, receive, m, payload, bytes);
     if (bytes) receive->spans.write(0, payload, bytes);
-    finish(*receive);
+    if (bytes == m.total) return finish(*receive);
+    await_pieces(peer, receive, m, bytes);
+}
+
+// A message of several pieces of which the first are here.
+void Engine::await_pieces(uint32_t peer, const std::shared_ptr<Receive>& receive, const Message& m, uint64_t bytes) {
+    receive->request = m.request;
+    receive->received = bytes;
+    peers_[peer].incoming[m.request] = receive;
 }
 
 void Engine::take(const std::shared_ptr<Receive>& receive) {

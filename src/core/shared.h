@@ -95,6 +95,9 @@ struct SegmentHeader {
     TransferSlot transfers[transfer_slots];
 };
 
+// Up to so much is sent without asking the receiver, in several pieces if need be.
+constexpr uint64_t eager_bytes = 96 * 1024;
+
 // How a job of `size` ranks divides its segments: enough for all to talk to all in 64 MiB at 64 ranks.
 struct Geometry {
     uint32_t size;
