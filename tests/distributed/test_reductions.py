@@ -204,7 +204,7 @@ def _libraries(rank, size):
         dist.all_reduce(lazy)
         assert lazy.tolist() == [size * value for value in expected]
         lazy /= size
-    sparse = torch.sparse_coo_tensor([[0, 2]], [1.0, 2.0], (4,))
+    sparse = torch.sparse_coo_tensor([[0, 2]], [1.0, 2.0], (4,), check_invariants=True)
     dist.all_reduce(sparse)
     assert sparse.to_dense().tolist() == [size, 0, 2 * size, 0]
     deep = torch.arange(4.0).reshape(1, 2, 1, 1, 1, 1, 1, 1, 1, 2).transpose(1, 9)

@@ -41,9 +41,9 @@ def check_apart(
         ...
     ValueError: output shares memory with input_list[1], which is still read while output is written
     """
-    owners = {id(a) for a in outputs if _owns(a)}
-    if len(owners) == len(outputs) and all(_owns(a) and id(a) not in owners for a in inputs):
-        return  # arrays that own their memory have it for themselves
+    owners = {_owner(a) for a in outputs}
+    if None not in owners and {None, *owners}.isdisjoint([_owner(a) for a in inputs]):
+        return  # parts of different arrays that own their memory
     writes = [extent_of(a, output_name) for a in outputs]
     reads = [extent_of(a, input_name) for a in inputs]
     for i, j in _touching(writes, reads):
@@ -54,8 +54,14 @@ def check_apart(
             raise ValueError(f"{output} shares memory with {input_}, which is still read while {output} is written")
 
 
-def _owns(array: Any) -> bool:
-    return type(array) is np.ndarray and array.base is None
+def _owner(array: Any) -> int | None:
+    """Identify the array that owns the memory of a NumPy array; ``None`` if that is not plain to see."""
+    if type(array) is not np.ndarray:
+        return None
+    base = array.base
+    if base is None:
+        return id(array)
+    return id(base) if type(base) is np.ndarray and base.base is None else None
 
 
 def _touching(writes: Sequence[Extent], reads: Sequence[Extent]) -> Iterator[tuple[int, int]]:
