@@ -41,9 +41,11 @@ def check_apart(
         ...
     ValueError: output shares memory with input_list[1], which is still read while output is written
     """
-    owners = {_owner(a) for a in outputs}
-    if None not in owners and {None, *owners}.isdisjoint([_owner(a) for a in inputs]):
-        return  # parts of different arrays that own their memory
+    owners = {*map(_owner, outputs)}
+    if None not in owners:
+        owners.add(None)
+        if owners.isdisjoint(map(_owner, inputs)):
+            return  # parts of different arrays that own their memory
     writes = [extent_of(a, output_name) for a in outputs]
     reads = [extent_of(a, input_name) for a in inputs]
     for i, j in _touching(writes, reads):

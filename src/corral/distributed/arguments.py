@@ -49,8 +49,9 @@ def outputs(arrays: Sequence[Any], name: str) -> tuple[list[list[Any]], Finish |
     for i, array in enumerate(arrays):
         buffer, finish = writable(array, f"{name}[{i}]")
         into.append([buffer])
-        finishes.append(finish)
-    return into, together(finishes)
+        if finish is not None:
+            finishes.append(finish)
+    return into, together(finishes) if finishes else None
 
 
 def together(finishes: Sequence[Finish | None]) -> Finish | None:
