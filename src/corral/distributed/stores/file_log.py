@@ -1,7 +1,7 @@
 """The file of a `FileStore`: a log of changes that a process killed at any moment leaves whole.
 
 A header of fixed size says how many bytes of records count; a record is written behind them first, and the
-header is changed by one write after that. What a writer that was killed has left behind the end does not
+header after that, by one write that is done or not. What a writer that was killed has left behind the end does not
 count, and the next writer overwrites it. Each record has a length and a checksum.
 
 Two bytes of the file are locked: one by whoever reads or writes it, one by all who have it open. The locks
@@ -28,9 +28,10 @@ __all__ = ["Busy", "Log"]
 
 _MAGIC = b"corralfs"
 _VERSION = 1
-_HEADER = struct.Struct("<8sIIQ")  # magic, version, times it was opened, bytes that count
+_HEADER = struct.Struct("<8sIIQI")  # magic, version, times it was opened, bytes that count; checksum of these
 _COMMITTED = struct.Struct("<Q")
-_COMMITTED_AT = _HEADER.size - _COMMITTED.size
+_CHECKSUM = struct.Struct("<I")
+_COMMITTED_AT = _HEADER.size - _CHECKSUM.size - _COMMITTED.size
 _RECORD = struct.Struct("<III")  # bytes of the body, its checksum, checksum of these two
 _LENGTHS = struct.Struct("<II")
 _BODY = struct.Struct("<BI")  # kind of change, bytes of the key; key and value follow
@@ -99,21 +100,25 @@ class Log:
     def _start(self) -> None:
         """Count this user in, and write the header if the file is new."""
         head = self._read(0, _HEADER.size)
-        if len(head) < _HEADER.size and _HEADER.pack(_MAGIC, _VERSION, 0, _HEADER.size).startswith(head[:12]):
-            opened, committed = 0, _HEADER.size  # new, or its maker was killed here
-        else:
-            opened, committed = self._header(head)
-        self._write(0, _HEADER.pack(_MAGIC, _VERSION, opened + 1, committed))
+        opened, committed = self._header(head) if head else (0, _HEADER.size)
+        self._write_header(opened + 1, committed)
+
+    def _write_header(self, opened: int, committed: int) -> None:
+        self._opened = opened
+        head = _HEADER.pack(_MAGIC, _VERSION, opened, committed, 0)[: -_CHECKSUM.size]
+        self._write(0, head + _CHECKSUM.pack(zlib.crc32(head)))
 
     def _header(self, head: bytes) -> tuple[int, int]:
         if len(head) < _HEADER.size or not head.startswith(_MAGIC):
             raise DistStoreError(f"{self.path!r} is no file of a corral FileStore; give another path, or remove it")
-        _, version, opened, committed = _HEADER.unpack(head)
+        _, version, opened, committed, checksum = _HEADER.unpack(head)
         if version != _VERSION:
             raise DistStoreError(
                 f"{self.path!r} has version {version} of the format of FileStore, this is version {_VERSION}: do all "
                 "ranks run the same version of corral?"
             )
+        if checksum != zlib.crc32(head[: -_CHECKSUM.size]):
+            self._damaged("its header has a wrong checksum")
         size = os.fstat(self._file).st_size
         if not _HEADER.size <= committed <= size:
             self._damaged(f"it has {size} bytes, of which {committed} should count")
@@ -130,7 +135,7 @@ class Log:
         """
         deadline = time.monotonic() + limit
         with self._held(deadline):
-            _, committed = self._header(self._read(0, _HEADER.size))
+            self._opened, committed = self._header(self._read(0, _HEADER.size))
             if committed < self.position:
                 self._damaged(f"{committed} bytes count where {self.position} did before")
             self._catch_up(committed)
@@ -169,7 +174,7 @@ class Log:
             parts += [lengths, zlib.crc32(lengths).to_bytes(4, "little"), body]
         data = b"".join(parts)
         self._write(self.position, data)
-        self._write(_COMMITTED_AT, _COMMITTED.pack(self.position + len(data)))
+        self._write_header(self._opened, self.position + len(data))
         self.position += len(data)
 
     def _catch_up(self, committed: int) -> None:
