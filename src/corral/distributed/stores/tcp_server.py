@@ -176,15 +176,24 @@ class Server:
         if not events & selectors.EVENT_READ:
             return
         try:
-            try:
-                data = client.socket.recv(_CHUNK)
-            except BlockingIOError:
-                return
-            if not data:
-                self._drop(client)
-                return
-            client.frames.feed(data)
+            data = client.socket.recv(_CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._drop(client)
+            return
+        client.frames.feed(data)
+        self._hear(client)
+
+    def _hear(self, client: _Client) -> None:
+        """Deal with the frames that have come of a client, as long as it takes the answers."""
+        try:
             while not client.ending:
+                client.unheard = len(client.outgoing) > _PAUSE_ABOVE
+                if client.unheard:
+                    break
                 frame = client.frames.next(wire.MAX_HANDSHAKE if client in self._strangers else wire.MAX_FRAME)
                 if frame is None:
                     break
@@ -192,8 +201,6 @@ class Server:
                     self._examine(client, *frame)
                 else:
                     self._service.request(client, *frame)
-        except OSError:
-            self._drop(client)
         except Malformed as error:
             client.end(f"that is not what a client of a TCPStore says: {error}")
         except Exception as error:  # whatever one client has caused must not end the others' store
@@ -237,6 +244,9 @@ class Server:
         if left > _DROP_ABOVE or (client.ending and not left):
             self._drop(client)
             return
+        if client.unheard and left <= _PAUSE_ABOVE:
+            self._hear(client)
+            left = len(client.outgoing)
         events = selectors.EVENT_WRITE if left else 0
         if left <= _PAUSE_ABOVE and not client.ending:
             events |= selectors.EVENT_READ
@@ -277,6 +287,7 @@ class _Client:
         self.frames = Frames()
         self.outgoing = bytearray()
         self.events = selectors.EVENT_READ
+        self.unheard = False  # whether frames have come that are not dealt with while it takes no answers
         self.nonces: tuple[bytes, ...] = ()
         self.waits: dict[int, Wait] = {}
         self.ending = False
