@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import corral
 import corral.distributed as dist
 
-# Of four ranks: the default group, and two whose ranks are neither all nor in order.
+# Of four ranks: the default group, and two of some of them, in another order.
 GROUPS = [None, (3, 1), (2, 0, 3)]
 _groups: dict = {}
 
@@ -31,15 +31,17 @@ def _make_groups(rank, size):
     assert jax.numpy is not None
     assert torch.__version__
     for ranks in GROUPS:
-        _groups[ranks] = None if ranks is None else dist.new_group(list(ranks))
+        _groups[ranks] = None if ranks is None else dist.new_group(list(ranks), sort_ranks=False)
 
 
 def _exchange(rank, size, ranks, specs, root, like):
-    group, ranks = _groups[ranks], ranks or range(size)
-    if rank not in ranks:
+    group = _groups[ranks]
+    if rank not in (ranks or range(size)):
         return
+    ranks = ranks or range(size)
+    assert list(ranks) == dist.get_process_group_ranks(group)
     count = len(ranks)
-    me, root = list(ranks).index(rank), root % count
+    me, root = ranks.index(rank), root % count
     mine = specs[me % len(specs)]
 
     def spec(position):

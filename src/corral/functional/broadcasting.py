@@ -6,8 +6,8 @@ from typing import Any
 
 from corral.distributed import groups
 from corral.distributed.groups import Group, ProcessGroup
-from corral.functional.offers import consent, offer, offer_each, read, refusing
-from corral.functional.parcels import Incoming, Outgoing, check_like, check_that_holds, pack, prepare
+from corral.functional.offers import consent, exchange, prepare_offered, refusing
+from corral.functional.parcels import Outgoing, check_like, check_that_holds, pack
 
 __all__ = ["broadcast", "scatter", "trees_for_all"]
 
@@ -67,14 +67,16 @@ def broadcast(
         root = groups.resolve_rank(pg, src, group_src, "src", name)
         check_like(like)
     allow_pickle = pg.allow_pickle
-    parcel, message = offer(pg, lambda: pack(tree, allow_pickle)) if root == pg._rank else (None, None)
-    (offered,) = read(name, [pg.backend.broadcast_bytes(message, root, operation=name)])
+    (parcel,), offers = exchange(
+        pg, name, lambda: [pack(tree, allow_pickle) if root == pg._rank else None], ("src", root)
+    )
+    certain = offers[root].certain
     if parcel is not None:
         own = parcel
-        result = consent(pg, name, offered.certain, lambda: _as_like(tree, own, like, allow_pickle))
+        result = consent(pg, name, certain, lambda: _as_like(tree, own, like, allow_pickle))
         pg.backend.broadcast(own.buffers, root, operation=name)
         return result
-    received = consent(pg, name, offered.certain, lambda: prepare(offered.layout(), like, allow_pickle))
+    received = consent(pg, name, certain, lambda: prepare_offered(offers[root], like, allow_pickle))
     pg.backend.broadcast(received.buffers, root, operation=name)
     return received.rebuild(like)
 
@@ -150,16 +152,13 @@ def scatter(
                 f"{type(trees).__qualname__}"
             )
     allow_pickle = pg.allow_pickle
-    parcels, messages = None, None
-    if sent is not None:
-        parcels, messages = offer_each(pg, lambda: [pack(tree, allow_pickle) for tree in sent], pg._size)
-    (offered,) = read(name, [pg.backend.scatter_bytes(messages, root, operation=name)])
 
-    def receive() -> Incoming:
-        return prepare(offered.layout(), like, allow_pickle)
+    def make() -> list[Outgoing | None]:
+        return [None] * pg._size if sent is None else [pack(tree, allow_pickle) for tree in sent]
 
-    received = consent(pg, name, offered.certain, receive)
-    parts = None if parcels is None else [parcel.buffers for parcel in parcels]
+    parcels, offers = exchange(pg, name, make, ("src", root), each=True)
+    received = consent(pg, name, offers[root].certain, lambda: prepare_offered(offers[root], like, allow_pickle))
+    parts = None if sent is None else [parcel.buffers for parcel in parcels if parcel is not None]
     pg.backend.scatter(parts, received.buffers, root, operation=name)
     return received.rebuild(like)
 

@@ -7,8 +7,8 @@ from typing import Any
 from corral.distributed import groups
 from corral.distributed.groups import Group
 from corral.functional.broadcasting import trees_for_all
-from corral.functional.offers import consent, offer_each, read, refusing
-from corral.functional.parcels import Incoming, check_like, pack, prepare
+from corral.functional.offers import consent, exchange, prepare_offered, refusing
+from corral.functional.parcels import Incoming, check_like, pack
 
 __all__ = ["all_to_all"]
 
@@ -60,13 +60,12 @@ def all_to_all(trees: list[Any] | tuple[Any, ...], group: Group = None, like: st
         check_like(like)
         sent = trees_for_all(pg, trees, name)
     allow_pickle = pg.allow_pickle
-    parcels, messages = offer_each(pg, lambda: [pack(tree, allow_pickle) for tree in sent], pg._size)
-    offers = read(name, pg.backend.all_to_all_bytes(messages, operation=name))
+    parcels, offers = exchange(pg, name, lambda: [pack(tree, allow_pickle) for tree in sent], each=True)
 
     def receive() -> list[Incoming]:
-        return [prepare(each.layout(), like, allow_pickle) for each in offers]
+        return [prepare_offered(each, like, allow_pickle) for each in offers]
 
     received = consent(pg, name, all(each.certain for each in offers), receive)
-    parts = [parcel.buffers for parcel in parcels]
+    parts = [parcel.buffers for parcel in parcels if parcel is not None]
     pg.backend.all_to_all(parts, [each.buffers for each in received], operation=name)
     return [each.rebuild(like) for each in received]

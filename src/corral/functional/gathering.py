@@ -8,10 +8,8 @@ from corral.distributed import groups
 from corral.distributed.collectives import destination
 from corral.distributed.groups import Group
 from corral.functional.joining import check_joinable, prepare_joined
-from corral.functional.offers import JOINED, consent, offer, read, refusing
-from corral.functional.parcels import Incoming, check_like, pack, prepare
-from corral.wire.agreement import agree
-from corral.wire.layout import Layout
+from corral.functional.offers import JOINED, consent, exchange, refusing
+from corral.functional.parcels import Incoming, Outgoing, check_like, pack, prepare
 
 __all__ = ["all_gather", "gather"]
 
@@ -64,27 +62,29 @@ def gather(
     ...     if rank == 0:
     ...         rows = np.concatenate([tree["rows"] for tree in trees])
     """
-    pg = groups.member_group(group, "corral.gather")
+    name = "corral.gather"
+    pg = groups.member_group(group, name)
     if pg is None:
         return None
-    with refusing(pg, "corral.gather"):
-        root = destination(pg, dst, group_dst, "corral.gather")
+    with refusing(pg, name):
+        root = destination(pg, dst, group_dst, name)
+        check_like(like, load=root == pg._rank)
     allow_pickle = pg.allow_pickle
-    sent: list[Any] = []
 
-    def describe() -> Layout:
-        check_like(like, load=False)
+    def make() -> list[Outgoing | None]:
         parcel = pack(tree, allow_pickle)
-        sent.extend(parcel.buffers)
-        return parcel.layout
+        return [parcel if rank == root else None for rank in range(pg._size)]
 
-    def decide(layouts: list[Layout | None]) -> list[Incoming]:
-        return [prepare(layout, like, allow_pickle) for layout in layouts if layout is not None]
+    def receive() -> list[Incoming]:
+        return [prepare(layout, like, allow_pickle) for offer in offers if (layout := offer.layout()) is not None]
 
-    received = agree(pg, root, "corral.gather", describe, decide)
-    into = None if received is None else [each.buffers for each in received]
-    pg.backend.gather(sent, into, root, operation="corral.gather")
-    return None if received is None else [each.rebuild(like) for each in received]
+    parcels, offers = exchange(pg, name, make, ("dst", root), each=True)
+    parcel = parcels[root]
+    assert parcel is not None
+    received = consent(pg, name, all(offer.certain for offer in offers), receive)
+    into = [each.buffers for each in received] if root == pg._rank else None
+    pg.backend.gather(parcel.buffers, into, root, operation=name)
+    return [each.rebuild(like) for each in received] if root == pg._rank else None
 
 
 def all_gather(tree: Any, group: Group = None, cat: bool = False, like: str | None = None) -> Any:
@@ -136,12 +136,11 @@ def all_gather(tree: Any, group: Group = None, cat: bool = False, like: str | No
     with refusing(pg, name):
         check_like(like)
     allow_pickle = pg.allow_pickle
-    parcel, message = offer(pg, lambda: pack(tree, allow_pickle), JOINED if cat else 0)
-    offers = read(name, pg.backend.all_gather_bytes(message, operation=name))
-    assert parcel is not None  # or this rank's own refusal had been raised
+    (parcel,), offers = exchange(pg, name, lambda: [pack(tree, allow_pickle)], flags=JOINED if cat else 0)
+    assert parcel is not None
 
     def receive() -> tuple[list[Incoming], list[list[Any]]]:
-        layouts = [each.layout() for each in offers]
+        layouts = [layout for each in offers if (layout := each.layout()) is not None]
         if any(each.flags & JOINED for each in offers):  # all ranks check it, so that all raise alike
             check_joinable(layouts, pg.ranks)
         if cat:

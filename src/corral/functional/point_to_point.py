@@ -15,8 +15,8 @@ from corral.distributed import groups
 from corral.distributed.errors import DistTimeoutError, MismatchError
 from corral.distributed.groups import Group, ProcessGroup
 from corral.distributed.p2p import MAX_TAG
-from corral.functional.offers import offer, read
-from corral.functional.parcels import check_like, pack, prepare
+from corral.functional.offers import messages_of, prepare_offered, read
+from corral.functional.parcels import check_like, pack
 
 __all__ = ["recv", "send"]
 
@@ -71,11 +71,12 @@ def send(tree: Any, dst: int | None = None, group: Group = None, tag: int = 0, g
     if pg is None:
         return
     peer = _peer(pg, dst, group_dst, tag, "dst", "destination", name)
-    parcel, message = offer(pg, lambda: pack(tree, pg.allow_pickle))
+    parcels, (message,) = messages_of(pg, lambda: [pack(tree, pg.allow_pickle)])
     with _turn(pg, "send", peer, tag):
         pg.backend.send([_MAGIC + message], peer, tag)
-        if parcel is not None and parcel.buffers:
-            pg.backend.send(parcel.buffers, peer, tag)
+        for parcel in parcels:
+            if parcel is not None and parcel.buffers:
+                pg.backend.send(parcel.buffers, peer, tag)
     read(name, [message])
 
 
@@ -137,7 +138,7 @@ def recv(
             )
         (offered,) = read(name, [message[len(_MAGIC) :]])
         try:
-            received = prepare(offered.layout(), like, pg.allow_pickle)
+            received = prepare_offered(offered, like, pg.allow_pickle)
         except Exception as error:
             pg.backend.recv_bytes(source, tag)  # there are arrays
             raise MismatchError(f"{name}: the tree from rank {rank} cannot be received: {error}") from error

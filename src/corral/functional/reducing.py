@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 from typing import Any
 
 from corral.backends.base import Reduction
@@ -12,7 +13,7 @@ from corral.distributed.errors import MismatchError
 from corral.distributed.groups import Group, ProcessGroup
 from corral.functional.contributions import Contribution, check_reducible, contribute
 from corral.functional.fitting import check_alike
-from corral.functional.offers import refusing
+from corral.functional.offers import check_roots, refusing
 from corral.functional.parcels import check_like
 from corral.wire.agreement import is_refusal, raise_refusal, refusal
 from corral.wire.layout import Layout
@@ -20,6 +21,7 @@ from corral.wire.layout import Layout
 __all__ = ["all_reduce", "reduce"]
 
 _OPERATIONS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")
+_MESSAGE = struct.Struct("<ci16s16s")  # a mark, the destination, the operation, the fingerprint
 
 
 def all_reduce(tree: Any, op: Any = "sum", group: Group = None, like: str | None = None) -> Any:
@@ -71,7 +73,7 @@ def all_reduce(tree: Any, op: Any = "sum", group: Group = None, like: str | None
     with refusing(pg, name):
         check_like(like)
         reduction = _reduction(op, name)
-    contribution = _agree(pg, name, tree, reduction, like, True)
+    contribution = _agree(pg, name, tree, reduction, like)
     pg.backend.all_reduce(contribution.buffers, reduction, operation=name)
     return contribution.result(like)
 
@@ -123,7 +125,7 @@ def reduce(
         root = destination(pg, dst, group_dst, name)
         check_like(like, load=root == pg._rank)
         reduction = _reduction(op, name)
-    contribution = _agree(pg, name, tree, reduction, like, root == pg._rank)
+    contribution = _agree(pg, name, tree, reduction, like, root)
     pg.backend.reduce(contribution.buffers, reduction, root, operation=name)
     return contribution.result(like) if root == pg._rank else None
 
@@ -143,44 +145,40 @@ def _reduction(op: Any, operation: str) -> Reduction:
 
 
 def _agree(
-    pg: ProcessGroup, operation: str, tree: Any, reduction: Reduction, like: str | None, receives: bool
+    pg: ProcessGroup, operation: str, tree: Any, reduction: Reduction, like: str | None, root: int | None = None
 ) -> Contribution:
     """Return what this rank contributes, once it is known to fit all others'.
 
-    Ranks compare fingerprints; only where these differ do they need each other's layouts, to say what differs.
+    Ranks compare fingerprints; only where these differ do they need each other's layouts, to say what differs. `root`
+    is the only rank that receives the result, if there is one.
     """
-    rank = pg.ranks[pg._rank]
     found: list[Contribution] = []
     try:
-        found.append(contribute(tree, pg.allow_pickle, like, receives))
-        mine = hashlib.blake2b(found[0].canonical(), digest_size=16, person=reduction.op.encode()).digest()
-        message = b"F" + mine
+        found.append(contribute(tree, pg.allow_pickle, like, root in (None, pg._rank)))
+        fingerprint = hashlib.blake2b(found[0].canonical(), digest_size=16).digest()
+        message = _MESSAGE.pack(b"F", -1 if root is None else root, reduction.op.encode(), fingerprint)
     except Exception as error:
-        message = refusal(error, rank)
-    messages = [bytes(each) for each in pg.backend.all_gather_bytes(message, operation=operation)]
+        message = refusal(error, pg.ranks[pg._rank])
+    messages = pg.backend.all_gather_bytes(message, operation=operation)
     for each in messages:
         if is_refusal(each):
             raise_refusal(operation, each)
-    contribution = found[0]
-    if len(set(messages)) > 1:
-        description = reduction.op.encode().ljust(16) + contribution.layout.to_bytes()
-        _explain(pg, operation, pg.backend.all_gather_bytes(description, operation=operation))
+    told = [_MESSAGE.unpack(each) for each in messages]
+    check_roots(pg, operation, "dst", [each[1] for each in told])
     try:
-        check_reducible(contribution.layout, reduction.op, pg.ranks[0])
-    except MismatchError as error:  # on every rank
+        _check_operations(pg, [each[2].rstrip(b"\0").decode() for each in told])
+        if len({each[3] for each in told}) > 1:
+            layouts = pg.backend.all_gather_bytes(found[0].layout.to_bytes(), operation=operation)
+            check_alike([Layout.from_bytes(each) for each in layouts], pg.ranks)
+            raise MismatchError("the ranks' trees differ")
+        check_reducible(found[0].layout, reduction.op, pg.ranks[0])
+    except MismatchError as error:  # the same on every rank
         raise MismatchError(f"{operation}: {error}") from None
-    return contribution
+    return found[0]
 
 
-def _explain(pg: ProcessGroup, operation: str, descriptions: list[bytes | memoryview]) -> None:
-    """Raise the error that says what is not the same on all ranks."""
-    first = descriptions[0][:16]
-    for rank, each in zip(pg.ranks, descriptions, strict=True):
-        if each[:16] != first:
-            ops = [bytes(text[:16]).decode(errors="replace").strip() for text in (each, first)]
-            raise MismatchError(f"{operation}: op is {ops[0]!r} on rank {rank}, but {ops[1]!r} on rank {pg.ranks[0]}")
-    try:
-        check_alike([Layout.from_bytes(each[16:]) for each in descriptions], pg.ranks)
-    except MismatchError as error:
-        raise MismatchError(f"{operation}: {error}") from None
-    raise MismatchError(f"{operation}: the ranks' trees differ")
+def _check_operations(pg: ProcessGroup, operations: list[str]) -> None:
+    first = operations[0]
+    for rank, other in zip(pg.ranks, operations, strict=True):
+        if other != first:
+            raise MismatchError(f"op is {other!r} on rank {rank}, but {first!r} on rank {pg.ranks[0]}")
