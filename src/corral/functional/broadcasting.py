@@ -83,10 +83,11 @@ def broadcast(
 
 def _as_like(tree: Any, parcel: Outgoing, like: str | None, allow_pickle: bool) -> Any:
     """Return the source's own tree, with its arrays in the library that was asked for."""
-    if like is None or all(node.library == like for _, node in parcel.layout.arrays()):
+    layout, arrays, _ = parcel.known
+    if like is None or all(node.library == like for _, node in arrays):
         return tree
-    check_that_holds(parcel.layout, like)
-    return parcel.layout.rebuild(parcel.leaves, like, parcel.layout.objects(allow_pickle))
+    check_that_holds(arrays, like)
+    return layout.rebuild(parcel.leaves, like, layout.objects(allow_pickle))
 
 
 def scatter(

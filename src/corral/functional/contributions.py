@@ -91,7 +91,7 @@ def contribute(tree: Any, allow_pickle: bool, like: str | None, receives: bool) 
     buffers = {path: readable(array, key_text(path)) for path, _, array in leaves}
     reduced: dict[Path, Any] = {}
     if receives:
-        check_that_holds(layout, like)
+        check_that_holds([(key_text(path), node) for path, node, _ in leaves], like)
         for path, node, array in leaves:
             reduced[path] = _copy(node, array)
             buffers[path], _ = writable(reduced[path], key_text(path))

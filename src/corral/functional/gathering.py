@@ -76,7 +76,7 @@ def gather(
         return [parcel if rank == root else None for rank in range(pg._size)]
 
     def receive() -> list[Incoming]:
-        return [prepare(layout, like, allow_pickle) for offer in offers if (layout := offer.layout()) is not None]
+        return [prepare(each, like, allow_pickle) for offer in offers if (each := offer.tree()) is not None]
 
     parcels, offers = exchange(pg, name, make, ("dst", root), each=True)
     parcel = parcels[root]
@@ -140,13 +140,14 @@ def all_gather(tree: Any, group: Group = None, cat: bool = False, like: str | No
     assert parcel is not None
 
     def receive() -> tuple[list[Incoming], list[list[Any]]]:
-        layouts = [layout for each in offers if (layout := each.layout()) is not None]
+        offered = [each for offer in offers if (each := offer.tree()) is not None]
+        layouts = [each.layout for each in offered]
         if any(each.flags & JOINED for each in offers):  # all ranks check it, so that all raise alike
             check_joinable(layouts, pg.ranks)
         if cat:
             joined, into = prepare_joined(layouts, like, pg._rank)
             return [joined], into
-        received = [prepare(layout, like, allow_pickle) for layout in layouts]
+        received = [prepare(each, like, allow_pickle) for each in offered]
         return received, [each.buffers for each in received]
 
     received, into = consent(pg, name, all(each.certain for each in offers), receive)

@@ -64,7 +64,7 @@ def prepare_joined(layouts: Sequence[Layout], like: str | None, own: int) -> tup
         return Branch(node.kind, node.name, batch_size, node.keys, children)
 
     joined = Layout(join(layouts[own].root, ()))
-    check_that_holds(joined, like)
+    check_that_holds([(key_text(path), node) for path, node in joined.arrays()], like)
     arrays = {path: node.empty() for path, node in joined.arrays()}
     starts = dict.fromkeys(arrays, 0)
     into: list[list[Any]] = []

@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from corral.distributed.errors import MismatchError
-from corral.functional.parcels import Incoming, Outgoing, is_certain, layout_from, prepare
+from corral.functional.parcels import Incoming, Known, Outgoing, known, prepare
 from corral.wire.agreement import is_refusal, raise_refusal, refusal
 from corral.wire.errors import CodecError
-from corral.wire.layout import Layout
 
 if TYPE_CHECKING:
     from corral.distributed.groups import ProcessGroup
@@ -52,9 +51,9 @@ class Offer(NamedTuple):
         """Whether every rank can receive it; the same for all that its sender offers in one call."""
         return not self.flags & _UNCERTAIN
 
-    def layout(self) -> Layout | None:
-        """Return the layout, if there is one; raise `CodecError` if this rank knows no such arrays."""
-        return layout_from(self.data) if self.data else None
+    def tree(self) -> Known | None:
+        """Return what is offered, if anything; raise `CodecError` if this rank has no such arrays."""
+        return known(self.data) if self.data else None
 
 
 @contextlib.contextmanager
@@ -77,10 +76,10 @@ def messages_of(
     """Return what is to be sent, and the messages that offer it; or, if `make` raises, `count` times its refusal."""
     try:
         parcels = list(make())
-        if not all(parcel is None or is_certain(parcel.layout) for parcel in parcels):
+        if not all(parcel is None or parcel.known.certain for parcel in parcels):
             flags |= _UNCERTAIN
         head = _HEAD.pack(_OFFER, flags, root)
-        return parcels, [head if parcel is None else head + parcel.layout.to_bytes() for parcel in parcels]
+        return parcels, [head if parcel is None else head + parcel.data for parcel in parcels]
     except Exception as error:
         return [], [refusal(error, pg.ranks[pg._rank])] * count
 
@@ -153,10 +152,10 @@ def check_roots(pg: ProcessGroup, operation: str, name: str, roots: Sequence[int
 
 def prepare_offered(offer: Offer, like: str | None, allow_pickle: bool) -> Incoming:
     """Prepare to receive the tree that is offered."""
-    layout = offer.layout()
-    if layout is None:
+    tree = offer.tree()
+    if tree is None:
         raise CodecError("malformed offer: there is no tree in it")
-    return prepare(layout, like, allow_pickle)
+    return prepare(tree, like, allow_pickle)
 
 
 def consent(pg: ProcessGroup, operation: str, certain: bool, prepare: Callable[[], _Made]) -> _Made:

@@ -16,12 +16,12 @@ from corral.wire.layout import Array, Layout, Value, key_text
 
 __all__ = [
     "Incoming",
+    "Known",
     "Outgoing",
     "check_like",
     "check_that_holds",
     "dtype_of",
-    "is_certain",
-    "layout_from",
+    "known",
     "pack",
     "prepare",
 ]
@@ -31,10 +31,25 @@ _TAGGED = 0xC1  # first byte of encoded objects that are not plain data
 _LARGEST_REMEMBERED = 8192  # bytes of a layout
 
 
+class Known(NamedTuple):
+    """What follows from a layout, looked up rather than found anew where trees are alike from call to call."""
+
+    layout: Layout
+    arrays: list[tuple[str, Array]]
+    """Each array's path, as error messages give it, and description."""
+    certain: bool
+    """Whether every rank can make such a tree, whatever is installed there, if it has the memory.
+
+    All ranks that see the layout find the same, so that they need not tell each other.
+    """
+
+
 class Outgoing(NamedTuple):
     """A tree as it is sent."""
 
-    layout: Layout
+    known: Known
+    data: bytes
+    """Its layout."""
     leaves: list[Any]
     buffers: list[Any]
 
@@ -68,46 +83,51 @@ def check_like(like: Any, load: bool = True) -> None:
 def pack(tree: Any, allow_pickle: bool) -> Outgoing:
     """Describe a tree, and find its arrays' memory."""
     layout, leaves = Layout.of(tree, allow_pickle)
-    paths = layout.arrays()
-    buffers = [readable(leaf, key_text(path)) for leaf, (path, _) in zip(leaves, paths, strict=True)]
-    return Outgoing(layout, leaves, buffers)
+    data = layout.to_bytes()
+    found = known(data)
+    buffers = [readable(leaf, name) for leaf, (name, _) in zip(leaves, found.arrays, strict=True)]
+    return Outgoing(found, data, leaves, buffers)
 
 
-def prepare(layout: Layout, like: str | None, allow_pickle: bool) -> Incoming:
+def prepare(tree: Known, like: str | None, allow_pickle: bool) -> Incoming:
     """Allocate a tree's arrays, and find out now whether it can be made of them: later is too late to say no."""
-    check_that_holds(layout, like)
-    nodes = layout.arrays()
-    arrays = [node.empty() for _, node in nodes]
-    pairs = [writable(array, key_text(path)) for array, (path, _) in zip(arrays, nodes, strict=True)]
+    check_that_holds(tree.arrays, like)
+    arrays = [node.empty() for _, node in tree.arrays]
+    pairs = [writable(array, name) for array, (name, _) in zip(arrays, tree.arrays, strict=True)]
     finishes = [finish for _, finish in pairs if finish is not None]
-    return Incoming(layout, arrays, layout.objects(allow_pickle), [buffer for buffer, _ in pairs], finishes)
+    objects = tree.layout.objects(allow_pickle)
+    return Incoming(tree.layout, arrays, objects, [buffer for buffer, _ in pairs], finishes)
 
 
-def check_that_holds(layout: Layout, like: str | None) -> None:
+def check_that_holds(arrays: list[tuple[str, Array]], like: str | None) -> None:
     """Raise `TypeError` if some array cannot become one of the library `like`."""
     if like is None:
         return
-    for path, node in layout.arrays():
+    for name, node in arrays:
         if _is_common(node):
             continue
         try:
             convert(Array(node.dtype, [0], node.library).empty(), like)
         except (TypeError, ValueError) as error:
-            raise TypeError(f"{key_text(path)} ({node.dtype_text}) cannot become an array of {like}: {error}") from None
+            raise TypeError(f"{name} ({node.dtype_text}) cannot become an array of {like}: {error}") from None
 
 
-def is_certain(layout: Layout) -> bool:
-    """Whether every rank can make such a tree, whatever is installed there, if it has the memory.
+def known(data: bytes) -> Known:
+    """Return what is known of the layout that bytes describe; raise `CodecError` if this rank has no such arrays."""
+    return _remembered(data) if len(data) <= _LARGEST_REMEMBERED else _find(data)
 
-    All ranks that see the layout find the same, so that they need not tell each other.
-    """
-    for _, node in layout.entries():
-        if isinstance(node, Value):
-            if node.data[0] == _TAGGED:
-                return False
-        elif not _is_common(node):
-            return False
-    return True
+
+@functools.lru_cache(maxsize=256)
+def _remembered(data: bytes) -> Known:
+    return _find(data)
+
+
+def _find(data: bytes) -> Known:
+    layout = Layout.from_bytes(data)
+    entries = layout.entries()
+    arrays = [(key_text(path), node) for path, node in entries if isinstance(node, Array)]
+    certain = all(node.data[0] != _TAGGED if isinstance(node, Value) else _is_common(node) for _, node in entries)
+    return Known(layout, arrays, certain)
 
 
 def _is_common(node: Array) -> bool:
@@ -121,16 +141,6 @@ def _is_common_dtype(form: str) -> bool:
         return np.dtype(form) in NATIVE
     except TypeError:
         return False
-
-
-def layout_from(data: bytes) -> Layout:
-    """Return the layout that bytes describe; small ones are remembered, as they tend to come again."""
-    return _remembered(data) if len(data) <= _LARGEST_REMEMBERED else Layout.from_bytes(data)
-
-
-@functools.lru_cache(maxsize=256)
-def _remembered(data: bytes) -> Layout:
-    return Layout.from_bytes(data)
 
 
 def dtype_of(node: Array) -> str:
