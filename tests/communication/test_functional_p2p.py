@@ -10,6 +10,7 @@ from fleet import Fleet
 
 import corral
 import corral.distributed as dist
+from corral.wire.errors import PickleError
 
 SIZE = 3
 
@@ -69,12 +70,23 @@ def test_threads(fleet):
     fleet(_threads)
 
 
+def _refuse():
+    raise RuntimeError("it will not")
+
+
+class Unreadable:
+    def __reduce__(self):
+        return _refuse, ()
+
+
 def _refusals(rank, size):
     masked = np.ma.array([1, 2], mask=[True, False])
     if rank == 0:
         with pytest.raises(dist.MismatchError, match=r"corral.send: rank 0: TypeError: 'a' has masked"):
             corral.send({"a": masked}, 1)
         corral.send({"a": np.zeros(20000, "M8[s]")}, 1)  # completes, though it cannot be received
+        for tree in (Unreadable(), [Unreadable(), np.zeros(3)]):  # without arrays behind it, and with some
+            corral.send(tree, 1)
         dist.send(np.arange(4), 1)
         corral.send("after", 1)
     elif rank == 1:
@@ -84,6 +96,9 @@ def _refusals(rank, size):
             dist.MismatchError, match=r"from rank 0 .*'a' \(datetime64\[s\]\) cannot become an array of"
         ):
             corral.recv(0, like="torch")
+        for _ in range(2):
+            with pytest.raises(PickleError, match=r"the tree from rank 0 cannot be received: .* it will not"):
+                corral.recv(0)
         with pytest.raises(dist.MismatchError, match=r"the message from rank 0 \(tag 0\) is no tree"):
             corral.recv(0)
         assert corral.recv() == "after"

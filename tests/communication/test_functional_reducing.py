@@ -103,7 +103,7 @@ def calls(draw):
 
 
 @given(calls(), st.integers(0, 3), st.sampled_from([None, "numpy"]))
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_values(fleet, call, root, like):
     fleet(_reduce, *call, root, like)
 

@@ -34,7 +34,7 @@ __all__ = [
 
 _HEAD = struct.Struct("<cBi")
 _OFFER = b"L"
-_UNCERTAIN, JOINED = 1, 2
+_UNCERTAIN, JOINED, _WITH_ARRAYS = 1, 2, 4
 _NO_ROOT = -1
 _Made = TypeVar("_Made")
 
@@ -50,6 +50,11 @@ class Offer(NamedTuple):
     def certain(self) -> bool:
         """Whether every rank can receive it; the same for all that its sender offers in one call."""
         return not self.flags & _UNCERTAIN
+
+    @property
+    def with_arrays(self) -> bool:
+        """Whether arrays will follow, to this rank or to another."""
+        return bool(self.flags & _WITH_ARRAYS)
 
     def tree(self) -> Known | None:
         """Return what is offered, if anything; raise `CodecError` if this rank has no such arrays."""
@@ -78,6 +83,8 @@ def messages_of(
         parcels = list(make())
         if not all(parcel is None or parcel.known.certain for parcel in parcels):
             flags |= _UNCERTAIN
+        if any(parcel is not None and parcel.buffers for parcel in parcels):
+            flags |= _WITH_ARRAYS
         head = _HEAD.pack(_OFFER, flags, root)
         return parcels, [head if parcel is None else head + parcel.data for parcel in parcels]
     except Exception as error:

@@ -17,6 +17,7 @@ from corral.distributed.groups import Group, ProcessGroup
 from corral.distributed.p2p import MAX_TAG
 from corral.functional.offers import messages_of, prepare_offered, read
 from corral.functional.parcels import check_like, pack
+from corral.wire.errors import PickleError
 
 __all__ = ["recv", "send"]
 
@@ -140,9 +141,11 @@ def recv(
         try:
             received = prepare_offered(offered, like, pg.allow_pickle)
         except Exception as error:
-            pg.backend.recv_bytes(source, tag)  # there are arrays
-            raise MismatchError(f"{name}: the tree from rank {rank} cannot be received: {error}") from error
-        if received.buffers:
+            if offered.with_arrays:
+                pg.backend.recv_bytes(source, tag)
+            raised = PickleError if isinstance(error, PickleError) else MismatchError
+            raise raised(f"{name}: the tree from rank {rank} cannot be received: {error}") from error
+        if offered.with_arrays:
             pg.backend.recv(received.buffers, source, tag)
     return received.rebuild(like)
 
