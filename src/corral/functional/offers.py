@@ -91,14 +91,14 @@ def messages_of(
         return [], [refusal(error, pg.ranks[pg._rank])] * count
 
 
-def read(operation: str, messages: Sequence[bytes]) -> list[Offer]:
+def read(operation: str, messages: Sequence[bytes | memoryview]) -> list[Offer]:
     """Return what ranks offer; raise the first refusal among it."""
     for message in messages:
         if is_refusal(message):
             raise_refusal(operation, message)
     heads = [_HEAD.unpack_from(message) for message in messages]
     return [
-        Offer(flags, root, message[_HEAD.size :]) for (_, flags, root), message in zip(heads, messages, strict=True)
+        Offer(flags, root, bytes(message[_HEAD.size :])) for (_, flags, root), message in zip(heads, messages, strict=True)
     ]
 
 
