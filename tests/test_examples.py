@@ -19,12 +19,16 @@ def _run(*command, timeout=120):
     return done.stdout
 
 
-@pytest.mark.parametrize("name", ["gather_and_stack", "point_to_point", "objects", "uneven", "functional"])
+@pytest.mark.parametrize(
+    "name", ["gather_and_stack", "point_to_point", "objects", "object_lists", "uneven", "functional"]
+)
 def test_by_itself(name):
     assert _run(EXAMPLES / f"{name}.py")
 
 
-@pytest.mark.parametrize("name", ["gather_and_stack", "point_to_point", "objects", "uneven", "functional"])
+@pytest.mark.parametrize(
+    "name", ["gather_and_stack", "point_to_point", "objects", "object_lists", "uneven", "functional"]
+)
 def test_under_corral_run(name):
     out = _run("-m", "corral", "run", "-n", "3", EXAMPLES / f"{name}.py")
     assert {line[:3] for line in out.splitlines()} == ({"[0]", "[1]", "[2]"} if name == "point_to_point" else {"[0]"})

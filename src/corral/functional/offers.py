@@ -98,7 +98,8 @@ def read(operation: str, messages: Sequence[bytes | memoryview]) -> list[Offer]:
             raise_refusal(operation, message)
     heads = [_HEAD.unpack_from(message) for message in messages]
     return [
-        Offer(flags, root, bytes(message[_HEAD.size :])) for (_, flags, root), message in zip(heads, messages, strict=True)
+        Offer(flags, root, bytes(message[_HEAD.size :]))
+        for (_, flags, root), message in zip(heads, messages, strict=True)
     ]
 
 

@@ -94,7 +94,19 @@ def dtype_from(form: Any) -> np.dtype[Any]:
         raise CodecError(f"malformed dtype: {error}") from None
     if not is_plain(dtype):
         raise CodecError("malformed array: its elements are Python objects")
+    if dtype.kind in "mMV":
+        _check_units(dtype)
     return dtype
+
+
+def _check_units(dtype: np.dtype[Any]) -> None:
+    """Raise `CodecError` for times that are counted in units of nothing: NumPy divides by what they count."""
+    for field, *_ in (dtype.fields or {}).values():
+        _check_units(field)
+    if dtype.subdtype is not None:
+        _check_units(dtype.subdtype[0])
+    if dtype.kind in "mM" and np.datetime_data(dtype)[1] < 1:
+        raise CodecError("malformed dtype: times in units of nothing")
 
 
 def describe_numpy(array: np.ndarray[Any, Any]) -> tuple[Any, list[int], int, bytes | memoryview]:
@@ -174,8 +186,8 @@ def build_torch(name: Any, shape: Any, flags: Any, memory: Any) -> Any:
         raise CodecError("malformed tensor")
     if torch is None:
         return build_numpy(numpy_form(name), shape, 0, memory)
-    dtype = getattr(torch, name, None)
-    if not isinstance(dtype, torch.dtype):
+    dtype = vars(torch).get(name)  # getattr would import modules that torch loads when they are asked for
+    if not isinstance(dtype, torch.dtype) or name.startswith(("qint", "quint")):
         raise CodecError(f"no such dtype: torch.{name[:40]}")
     checked_shape(shape)
     count = math.prod(shape)

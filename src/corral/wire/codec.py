@@ -83,7 +83,7 @@ def pieces(obj: Any, allow_pickle: bool = True) -> bytes | list[Any]:
     Examples
     --------
     >>> [len(piece) for piece in pieces({"a": bytearray(100_000)})]
-    [48, 100000]
+    [32, 100000]
     """
     kind = type(obj)
     if kind in SCALARS or (

@@ -276,7 +276,7 @@ class Reader:
         build = _builders.get(code)
         if build is None:
             raise CodecError(f"malformed object: unknown extension {code}")
-        if self.depth > 2 * MAX_DEPTH:
+        if self.depth > MAX_DEPTH:
             raise CodecError("malformed object: too deep")
         self.depth += 1
         result = build(self, self.read(data))
@@ -350,7 +350,7 @@ def _build_tensordict(r: Reader, content: Any) -> Any:
     from corral.tensordict import TensorDict
 
     source, batch_size, device, locked = content
-    if type(source) is not dict:
+    if type(source) is not dict or not (device is None or type(device) is str):
         raise CodecError("malformed TensorDict")
     try:
         result = TensorDict(source, batch_size=arrays.checked_shape(batch_size), device=device)
