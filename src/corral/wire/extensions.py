@@ -92,7 +92,8 @@ class Writer:
         self.enter(obj)
         result: Any
         if self.trusted.issuperset(map(type, obj)):
-            result = {key: self.walk(value) for key, value in obj.items()}
+            trusted, walk = self.trusted, self.walk
+            result = {key: value if type(value) in trusted else walk(value) for key, value in obj.items()}
         else:
             keys = [self.walk(key) for key in obj]
             values = [self.walk(value) for value in obj.values()]
