@@ -10,6 +10,9 @@ import pytest
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
+EXAMPLE_NAMES = ["gather_and_stack", "point_to_point", "objects", "object_lists", "uneven", "functional"]
+
+
 def _run(*command, timeout=120):
     environment = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}
     done = subprocess.run(
