@@ -31,6 +31,8 @@ namespace corral {
 
 using Lock = std::unique_lock<std::mutex>;
 
+constexpr int64_t last_slice_ns = 20'000'000;  // the longest that a waiting thread sleeps before it looks around
+
 // A collective that a rank called, as its own log tells it.
 struct Call {
     Code code;

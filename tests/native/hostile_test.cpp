@@ -1,12 +1,32 @@
 // A peer that writes nonsense into the segment: errors, never a crash. Run it under the address sanitizer.
 #include <random>
 
+#include "exchange.h"
 #include "harness.h"
+#include "reduction.h"
 
 using namespace corral;
 using namespace corral::test;
 
 namespace {
+
+std::shared_ptr<Collective> some_call(Group& group, uint32_t which, std::vector<unsigned char>& memory) {
+    if (which == 0) return std::make_shared<Barrier>(group);
+    Spans spans;
+    spans.add(memory.data(), 64);
+    if (which == 3) {
+        auto reduce = std::make_shared<Reduce>(group, Code{50}, -1, Reduce::Result::everywhere);
+        reduce->own = {spans};
+        reduce->into = spans;
+        reduce->runs = {{{(1u << 16) | 64, ReduceOp::sum, 2, 1.0}, 64}};
+        return reduce;
+    }
+    // Of known and of unknown size.
+    auto exchange = std::make_shared<Exchange>(group, Code{51}, -1, which == 1);
+    exchange->outgoing.push_back({1, spans, 1});
+    exchange->incoming.push_back({1, which == 1 ? spans : Spans{}, 1});
+    return exchange;
+}
 
 // Rank 1 is not an engine: it writes random messages into rank 0's ring itself.
 void nonsense(uint32_t seed) {
@@ -30,7 +50,8 @@ void nonsense(uint32_t seed) {
         s.inline_bytes = static_cast<uint16_t>(random() % 3 ? 0 : random() % 40);
         s.context = random() % 4 ? 7 : random();
         s.match = random() % 2 ? 3 : (random() % 2 ? collective_match(random() % 4, random() % 3) : random());
-        s.total = random() % 2 ? memory.size() : random() >> (random() % 64);
+        uint64_t totals[] = {memory.size(), random() >> (random() % 64), random() % (2 * eager_bytes), 64};
+        s.total = totals[random() % 4];
         s.signature = random() % 2 ? 1 : random();
         s.payload = random() % 2 ? static_cast<uint32_t>(random() % g.ring_bytes) : static_cast<uint32_t>(random());
         s.count = random() % 2 ? 0 : static_cast<uint32_t>(random());
@@ -38,9 +59,9 @@ void nonsense(uint32_t seed) {
         s.stamp.store(i + 1, std::memory_order_release);
         victim.poll(receive);
         if (random() % 4 == 0) {
-            auto barrier = std::make_shared<Barrier>(*ranks.world[0]);
-            victim.start(std::static_pointer_cast<Collective>(barrier));
-            victim.wait(barrier, second / 1000, {});
+            auto call = some_call(*ranks.world[0], static_cast<uint32_t>(random() % 4), memory);
+            victim.start(call);
+            victim.wait(call, second / 1000, {});
         }
     }
     victim.wait(receive, second / 1000, {});
