@@ -98,7 +98,7 @@ def _misfits(rank, size):
         ({"a": np.ones((1, 3 + odd))}, rf"'a' has shape \(1, 4\) on rank {last}, but \(1, 3\) on rank 0"),
         ({"a": np.ones((1,) * (1 + odd))}, rf"'a' has shape \(1, 1\) on rank {last}, but \(1,\) on rank 0"),
         (np.ones(1, "f4" if odd else "f8"), rf"the tree is .*float32 .*rank {last}, but .*float64 .* rank 0"),
-        ({"a": [np.ones(1), np.float32(1) if odd else np.ones(1)]}, rf"\('a', 1\) is a scalar .* rank {last}"),
+        ({"a": [np.ones(1), np.array(1, "f4") if odd else np.ones(1)]}, rf"\('a', 1\) is a scalar .* rank {last}"),
         ({"a": "text" if rank == 0 else np.ones(1)}, r"'a' is a str on rank 0: with cat=True only arrays"),
         (3, r"the tree is a int on rank 0"),
     ]

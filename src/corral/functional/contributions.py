@@ -85,7 +85,7 @@ def contribute(tree: Any, allow_pickle: bool, like: str | None, receives: bool) 
     TypeError, ValueError, PickleError
         If the tree cannot be sent, or holds what is neither an array nor a number.
     """
-    layout, found = Layout.of(tree, allow_pickle)
+    layout, found = Layout.of(tree, allow_pickle, stacking=True)
     leaves: list[_Leaf] = []
     numeric = Layout(_with_numbers(layout.root, (), iter(found), leaves))
     buffers = {path: readable(array, key_text(path)) for path, _, array in leaves}
