@@ -7,6 +7,8 @@
 namespace corral {
 namespace {
 
+constexpr uint32_t most_direct = 16;  // ranks of a barrier in one round
+
 uint64_t mix(uint64_t h, uint64_t v) {
     h ^= v + 0x9e3779b97f4a7c15ull + (h << 6) + (h >> 2);
     h *= 0xff51afd7ed558ccdull;
@@ -105,9 +107,17 @@ Barrier::Barrier(Group& g) : Collective(g, Code::barrier, -1) {}
 
 void Barrier::begin(Engine& engine) { exchange(engine); }
 
-// Dissemination: in round k each rank hears from the one 2^k below, so after log2(n) rounds from all.
+// Few ranks all tell each other: with fewer processors than ranks each then needs its turn but once. More ranks
+// disseminate: in round k each hears from the one 2^k below, so after log2(n) rounds from all.
 void Barrier::exchange(Engine& engine) {
     uint32_t n = size();
+    if (n <= most_direct) {
+        if (round_ != 0 || n == 1) return finish(engine);
+        Spans nothing;
+        for (uint32_t d = 1; d < n; ++d) receive(engine, (group.rank + n - d) % n, 0, nothing);
+        for (uint32_t d = 1; d < n; ++d) send(engine, (group.rank + d) % n, 0, nothing);
+        return;
+    }
     uint32_t distance = 1u << round_;
     if (distance >= n) return finish(engine);
     sends.clear();

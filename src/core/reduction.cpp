@@ -94,8 +94,9 @@ bool Reduce::open_sources(Engine& engine) {
         }
         if (result_.total() != 0) {
             uint64_t room = std::min(block_bytes, result_.total());
-            accumulator_.reset(new std::byte[room * 2]);  // 16-bit floats are summed in 32 bits
-            scratch_.reset(new std::byte[room]);
+            memory_.reset(new std::byte[room * 3]);  // an accumulator, of 32 bits for 16-bit floats; and a block
+            accumulator_ = memory_.get();
+            scratch_ = accumulator_ + room * 2;
         }
     }
     for (auto& s : sources_)
@@ -106,17 +107,17 @@ bool Reduce::open_sources(Engine& engine) {
 const std::byte* Reduce::contribution(uint32_t rank, uint64_t bytes) {
     if (rank == group.rank) {
         if (const std::byte* here = mine_.contiguous(offset_, bytes)) return here;
-        mine_.read(offset_, scratch_.get(), bytes);
-        return scratch_.get();
+        mine_.read(offset_, scratch_, bytes);
+        return scratch_;
     }
     Source& s = sources_[rank];
     if (s.bytes) return s.bytes + offset_;
     if (const std::byte* here = s.remote.mapped(offset_, bytes)) return here;
     Spans to;
-    to.add(scratch_.get(), bytes);
+    to.add(scratch_, bytes);
     error_ = s.remote.copy(to, 0, offset_, bytes, true);
     failed_ = rank;
-    return scratch_.get();
+    return scratch_;
 }
 
 void Reduce::combine(const Reduction& reduction, uint64_t bytes) {
@@ -124,13 +125,13 @@ void Reduce::combine(const Reduction& reduction, uint64_t bytes) {
     for (uint32_t r = 0; r < size(); ++r) {
         const std::byte* in = contribution(r, bytes);
         if (error_ != 0) return;
-        (r == 0 ? reduce_begin : reduce_next)(reduction, in, accumulator_.get(), n);
+        (r == 0 ? reduce_begin : reduce_next)(reduction, in, accumulator_, n);
     }
     if (std::byte* out = result_.contiguous(offset_, bytes)) {
-        reduce_end(reduction, accumulator_.get(), out, n);
+        reduce_end(reduction, accumulator_, out, n);
     } else {
-        reduce_end(reduction, accumulator_.get(), scratch_.get(), n);
-        result_.write(offset_, scratch_.get(), bytes);
+        reduce_end(reduction, accumulator_, scratch_, n);
+        result_.write(offset_, scratch_, bytes);
     }
     offset_ += bytes;
 }

@@ -51,7 +51,8 @@ class Reduce final : public Collective {
     Spans mine_, result_;  // of what this rank combines
     std::vector<Run> todo_;
     std::vector<Source> sources_;  // by rank of the group
-    std::unique_ptr<std::byte[]> accumulator_, scratch_;
+    std::unique_ptr<std::byte[]> memory_;
+    std::byte *accumulator_ = nullptr, *scratch_ = nullptr;
     size_t run_ = 0;           // of `todo_`
     uint64_t run_offset_ = 0;  // in it
     uint64_t offset_ = 0;      // of what this rank combines

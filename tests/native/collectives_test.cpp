@@ -1,5 +1,6 @@
 // Collectives: values, uneven sizes, verdicts, mismatches and lost ranks, and that a group goes on after each.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "exchange.h"
@@ -125,6 +126,19 @@ void values(uint32_t n, bool direct) {
     });
 }
 
+// Nobody leaves a barrier before all have come, in one round of all or in several.
+void barriers(uint32_t n) {
+    Ranks ranks(n, false);
+    std::atomic<uint32_t> came{0};
+    ranks.run([&](uint32_t, Engine& engine, Group& group) {
+        for (uint32_t round = 1; round <= 20; ++round) {
+            came.fetch_add(1);
+            CHECK(!run(engine, std::make_shared<Barrier>(group)));
+            CHECK(came.load() >= round * n);
+        }
+    });
+}
+
 void verdicts(bool direct) {
     Ranks ranks(3, direct);
     ranks.run([](uint32_t me, Engine& engine, Group& group) {
@@ -200,6 +214,7 @@ void subgroups() {
 }  // namespace
 
 int main() {
+    for (uint32_t n : {1u, 2u, 7u, 17u, 21u}) barriers(n);
     for (bool direct : {true, false}) {
         for (uint32_t n : {1u, 2u, 3u, 5u}) values(n, direct);
         verdicts(direct);
