@@ -150,7 +150,9 @@ def _nested_tensors(rank, size):
         for call in (dist.send, dist.recv, dist.isend, dist.irecv):
             with pytest.raises(TypeError, match=r"tensor is a nested torch tensor.*unbind"):
                 call(nested, (rank + 1) % size)
-        told = (TypeError, r"nested torch tensor.*unbind") if rank == 0 else (dist.MismatchError, "rank 0 called gather")
+        told = (
+            (TypeError, r"nested torch tensor.*unbind") if rank == 0 else (dist.MismatchError, "rank 0 called gather")
+        )
         with pytest.raises(told[0], match=told[1]):
             dist.gather(torch.zeros(1), [torch.zeros(1), nested, torch.zeros(1)] if rank == 0 else None)
         tree = {"x": {"y": nested if rank == 1 else torch.zeros(size - 1, 2)}}

@@ -425,7 +425,7 @@ def test_gather_object_lists(world):
     for size in (0, 3, 5):
         with pytest.raises(ValueError, match=rf"each of the 4 ranks of the group, got {size}"):
             dist.gather_object(1, [None] * size, dst=2)
-    with pytest.raises(TypeError, match=r"must be a list of 4 .*got tuple"):
+    with pytest.raises(TypeError, match=r"must be a list of 4, .*got tuple"):
         dist.gather_object(1, (None,) * 4, dst=2)
     for given in ([None] * 4, []):
         with pytest.raises(ValueError, match="must NOT be specified on non-destination ranks"):
