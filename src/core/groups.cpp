@@ -107,17 +107,15 @@ std::optional<Failure> Engine::take_late(Group& group) {
     return std::exchange(group.late, std::nullopt);
 }
 
-// A call that has completed here did not fit to those of other ranks. The call under way tells, or else the next one.
+// A call that has completed here did not fit to those of other ranks. The group's next call tells.
 void Engine::note_late(Group& g, uint64_t sequence, Failure failure) {
     Call own;
     if (g.late || !call_of(rank_, g.context, sequence, own) || own.state != call_done) return;
     failure.detail = failure.reason;
     failure.reason = Reason::late;
     failure.actual = sequence;
-    if (g.active.empty())
-        g.late = failure;
-    else
-        fail_collective(g.active.begin()->second, failure, true);
+    // Not by the call under way, which may be over on other ranks: by the next one, which then fails on all.
+    g.late = failure;
 }
 
 bool Engine::work_on_collectives(Lock& lock) {
