@@ -1,8 +1,13 @@
 """How the documentation is built. It needs corral installed, and no network."""
 
 import doctest
+import sys
+from pathlib import Path
 
 import corral
+
+# The pages run functions of docs/programs on several ranks, which import them by name.
+sys.path.insert(0, str(Path(__file__).parent / "programs"))
 
 project = "corral"
 author = "The corral authors"
