@@ -134,5 +134,6 @@ def survivors(rank, size):
         dist.all_reduce(total)
     except dist.PeerLostError as error:
         dist.shrink_group(list(error.ranks))
+        total[:] = 1
         dist.all_reduce(total)
     return f"rank {rank} is rank {dist.get_rank()} of {dist.get_world_size()}, total {total[0]}"
