@@ -144,6 +144,20 @@ def _lost_error(heading: str, backend: ShmBackend, rank: int) -> PeerLostError:
     return PeerLostError(f"{text}. Look at {whose} own output for the cause.", tuple(lost))
 
 
+def _lost_member(backend: ShmBackend) -> int | None:
+    """Return a member of the group that is gone, one that was killed if there is one."""
+    found = None
+    for rank in backend.members:
+        if rank == backend.job.engine.rank:
+            continue
+        gone, left, status = backend.job.engine.gone(rank)
+        if gone and not (left and not status):
+            return rank
+        if gone and found is None:
+            found = rank
+    return found
+
+
 def _part_text(failure: Any, backend: ShmBackend) -> str:
     """Describe a collective's message that did not fit what it was to be received into."""
     if failure.reason == WRONG_SIZE:
@@ -205,6 +219,10 @@ def error_of(failure: Any, backend: ShmBackend, timeout: float) -> DistBackendEr
             "receive into an array of the sender's dtype and size."
         )
     if reason == ABORTED:
+        # A part of a collective may be canceled before word of the loss that is the cause comes in.
+        gone = None if failure.detail or failure.sequence is None else _lost_member(backend)
+        if gone is not None:
+            return _lost_error(heading, backend, gone)
         why = {
             TIMEOUT: "its timeout passed",
             INTERRUPTED: "it was interrupted",
