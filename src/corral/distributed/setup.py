@@ -134,8 +134,8 @@ def destroy_process_group(group: Group = None) -> None:
     error: BaseException | None = None
     for process_group in ending:
         process_group.closed = True
-        try:
-            process_group.backend.close()
+        try:  # the last one waits for what was sent in all of them
+            process_group.backend.close(None if process_group is ending[-1] else 0.0)
         except BaseException as failure:  # the others must be closed all the same
             error = error or failure
     if error is not None:
@@ -283,7 +283,7 @@ def replace_group(old: ProcessGroup, new: ProcessGroup) -> None:
     """Put a subgroup into the place of another, which ends."""
     _subgroups[_subgroups.index(old)] = new
     old.closed = True
-    old.backend.close()
+    old.backend.close(0.0)  # what nobody has begun to receive in it, nobody can any more: that is not waited for
 
 
 def replace_world(new: ProcessGroup) -> None:
@@ -294,7 +294,7 @@ def replace_world(new: ProcessGroup) -> None:
     groups.set_world(new)
     for process_group in reversed(ending):
         process_group.closed = True
-        process_group.backend.close()
+        process_group.backend.close(0.0)  # as in `replace_group`
 
 
 def groups_made() -> int:
