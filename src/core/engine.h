@@ -200,6 +200,7 @@ class Engine {
     bool work_on_collectives(Lock& lock);
     void begin_call(const std::shared_ptr<Collective>& collective, uint32_t state);
     void note_late(Group& group, uint64_t sequence, Failure failure);
+    void drop_parts(const Group& group, uint64_t context, uint64_t match);
     void tell_abort(const Collective& collective, const Failure& failure);
 
     uint32_t rank_;

@@ -19,7 +19,7 @@ enum class Reason : uint32_t {
     corrupt,      // shared memory written by `rank` makes no sense
     system,       // a system call failed; errno is `actual`
     refused,      // `rank` called the operation with arguments that it refused itself
-    late,         // call number `actual` of the group, which had completed here, turned out not to fit
+    late,         // call number `call` of the group, which had completed here, turned out not to fit
 };
 
 struct Failure {
@@ -28,6 +28,7 @@ struct Failure {
     uint64_t actual = 0;
     uint64_t expected = 0;
     Reason detail = Reason::none;  // with `aborted`: what made `rank` give up
+    uint64_t call = 0;             // with `late`, or given up because of it: that call
     int32_t finder = -1;           // of a collective's message of the wrong size or type: the rank that it came to
 
     explicit operator bool() const { return reason != Reason::none; }

@@ -8,8 +8,8 @@
 namespace corral {
 namespace {
 
-bool is_part_of(const Message& m, const Collective& c) {
-    return m.context == c.context && is_collective(m.match) && sequence_of(m.match) == c.sequence;
+bool is_part_of(const Message& m, uint64_t context, uint64_t match) {
+    return m.context == context && is_collective(m.match) && sequence_of(m.match) == sequence_of(match);
 }
 
 // Calls that do not fit together: every rank of the group is to be told, also one that is through with its own.
@@ -62,12 +62,16 @@ void Engine::start(const std::shared_ptr<Collective>& c) {
     check_owner();
     Lock lock(mutex_);
     Group& g = c->group;
+    // What peers have said of this call, or of an earlier one, comes first.
+    for (uint32_t member : g.members)
+        if (member != rank_) drain(lock, member);
     begin_call(c, call_running);
     if (g.late) {
         Failure why = *g.late;
         g.late.reset();
         log_call(*c, call_failed);
         tell_abort(*c, why);
+        drop_parts(g, c->context, c->match);
         return finish(*c, why);
     }
     auto gave_up = g.aborted.find(c->sequence);
@@ -86,7 +90,7 @@ void Engine::start(const std::shared_ptr<Collective>& c) {
     // Messages that came before the call: one of another call with this number is a mismatch.
     for (uint32_t member : g.members)
         for (auto& a : peers_[member].unexpected)
-            if (is_part_of(a.message, *c) && a.message.signature != c->signature)
+            if (is_part_of(a.message, c->context, c->match) && a.message.signature != c->signature)
                 return fail_collective(c, {Reason::mismatch, static_cast<int32_t>(member)}, true);
     c->begin(*this);
     step_collectives();
@@ -99,6 +103,7 @@ void Engine::refuse_call(const std::shared_ptr<Collective>& c) {
     Failure why{Reason::refused, static_cast<int32_t>(rank_)};
     c->group.aborted.erase(c->sequence);
     tell_abort(*c, why);
+    drop_parts(c->group, c->context, c->match);
     finish(*c, why);
 }
 
@@ -113,7 +118,7 @@ void Engine::note_late(Group& g, uint64_t sequence, Failure failure) {
     if (g.late || !call_of(rank_, g.context, sequence, own) || own.state != call_done) return;
     failure.detail = failure.reason;
     failure.reason = Reason::late;
-    failure.actual = sequence;
+    failure.call = sequence;
     // Not by the call under way, which may be over on other ranks: by the next one, which then fails on all.
     g.late = failure;
 }
@@ -176,11 +181,15 @@ void Engine::fail_collective(std::shared_ptr<Collective> c, Failure failure, boo
         if (r->hold && r->arrived && !r->done.load(std::memory_order_relaxed)) refuse(r);
         cancel(r, failure);
     }
-    // Parts of this call that came in meanwhile are of no use to anyone.
-    for (uint32_t member : c->group.members) {
+    drop_parts(c->group, c->context, c->match);
+}
+
+// Parts of a call that has failed, and that have come in already, are of no use to anyone.
+void Engine::drop_parts(const Group& g, uint64_t context, uint64_t match) {
+    for (uint32_t member : g.members) {
         auto& queue = peers_[member].unexpected;
         for (auto at = queue.begin(); at != queue.end();) {
-            if (is_part_of(at->message, *c)) {
+            if (is_part_of(at->message, context, match) && at->message.kind != Kind::abort) {
                 if (at->message.kind == Kind::offer) answer_finish(member, at->message.request, ECANCELED);
                 at = queue.erase(at);
             } else {
@@ -213,7 +222,13 @@ void Engine::abort_arrived(uint32_t peer, const Message& m, const std::byte* pay
     }
     Group& g = *at->second;
     if (!is_same_for_all(failure.reason))
-        failure = {Reason::aborted, static_cast<int32_t>(peer), failure.actual, failure.expected, failure.reason, -1};
+        failure = {Reason::aborted,
+                   static_cast<int32_t>(peer),
+                   failure.actual,
+                   failure.expected,
+                   failure.reason,
+                   failure.call,
+                   -1};
     else if (failure.reason == Reason::mismatch && failure.rank == static_cast<int32_t>(rank_))
         failure.rank = static_cast<int32_t>(peer);
     uint64_t sequence = sequence_of(m.match);
@@ -223,6 +238,7 @@ void Engine::abort_arrived(uint32_t peer, const Message& m, const std::byte* pay
         if (is_misfit(failure.reason)) note_late(g, sequence, failure);
     } else if (sequence < g.sequence + 1024) {
         g.aborted.emplace(sequence, failure);
+        drop_parts(g, g.context, collective_match(sequence, 0));
     }
 }
 

@@ -179,7 +179,7 @@ bool Engine::stale(uint32_t peer, const Message& m) {
     uint64_t sequence = sequence_of(m.match);
     auto active = g.active.find(sequence);
     if (active == g.active.end()) {
-        if (sequence >= g.sequence) return false;
+        if (sequence >= g.sequence) return g.aborted.contains(sequence);  // its sender had not heard of it yet
         Call own;
         if (call_of(rank_, m.context, sequence, own) && own.signature != m.signature)
             note_late(g, sequence, {Reason::mismatch, static_cast<int32_t>(peer)});

@@ -1,6 +1,7 @@
 #include "reduction.h"
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <new>
 
@@ -51,14 +52,19 @@ void Reduce::begin(Engine& engine) {
     if (divided)
         for (uint32_t r = 0; r < n; ++r)
             if (r != me) receive(engine, r, 1, into.part(cut(r), cut(r + 1) - cut(r)));
+    // Each rank's factor is its own.
+    Fingerprint factor{std::bit_cast<uint64_t>(own_factor), 1};
     for (uint32_t r = 0; r < n; ++r) {
         if (r == me || (where_ == Result::root && static_cast<uint32_t>(root) != r)) continue;
-        if (where_ == Result::scattered)
-            send(engine, r, 0, own[r]);
-        else
-            send(engine, r, 0, divided ? own[0].part(cut(r), cut(r + 1) - cut(r)) : own[0]);
+        bool parts = where_ == Result::scattered || !divided;
+        send(engine, r, 0, parts ? own[where_ == Result::scattered ? r : 0] : own[0].part(cut(r), cut(r + 1) - cut(r)),
+             own_factor == 1.0 ? nullptr : &factor);
     }
     step(engine);
+}
+
+bool Reduce::all_sent() const {
+    return std::all_of(sends.begin(), sends.end(), [](auto& s) { return s->done.load(std::memory_order_relaxed); });
 }
 
 // Where the others' contributions can be read. False while some are on their way.
@@ -70,6 +76,8 @@ bool Reduce::open_sources(Engine& engine) {
         for (auto& s : sources_) {
             if (!s.receive) continue;
             const Message& m = s.receive->arrival.message;
+            const Fingerprint& factor = s.receive->arrival.prefix;
+            if (factor.high == 1) s.factor = std::bit_cast<double>(factor.low);
             if (m.total != result_.total()) {
                 Failure why{Reason::wrong_size, s.receive->peer, m.total, result_.total()};
                 refuse(engine, s.receive);
@@ -125,7 +133,9 @@ void Reduce::combine(const Reduction& reduction, uint64_t bytes) {
     for (uint32_t r = 0; r < size(); ++r) {
         const std::byte* in = contribution(r, bytes);
         if (error_ != 0) return;
-        (r == 0 ? reduce_begin : reduce_next)(reduction, in, accumulator_, n);
+        Reduction mine = reduction;
+        mine.factor = r == group.rank ? own_factor : sources_[r].factor;
+        (r == 0 ? reduce_begin : reduce_next)(mine, in, accumulator_, n);
     }
     if (std::byte* out = result_.contiguous(offset_, bytes)) {
         reduce_end(reduction, accumulator_, out, n);
@@ -170,6 +180,8 @@ void Reduce::step(Engine& engine) {
     if (error_ != 0) return give_back(engine, sources_[failed_].receive, error_);
     if (!ready_ && !sources_.empty()) {
         if (!open_sources(engine) || problem()) return;
+        // The result may lie where the contribution does, which all others are to read first.
+        if (where_ == Result::everywhere && whole() && !all_sent()) return;
         ready_ = true;
         // Sooner done than handed over.
         while (has_work() && result_.total() <= whole_bytes) work();

@@ -27,20 +27,23 @@ class Reduce final : public Collective {
     bool has_work() const override { return ready_ && offset_ < result_.total() && error_ == 0; }
     void work() override;
 
-    std::vector<Spans> own;  // this rank's contribution: one, or one for each rank where the result is scattered
-    Spans into;              // what this rank receives, if anything
-    std::vector<Run> runs;   // the elements of what this rank receives or, on other ranks than the root, of `own`
+    std::vector<Spans> own;   // this rank's contribution: one, or one for each rank where the result is scattered
+    double own_factor = 1.0;  // what this rank's contribution is multiplied by, in a sum of products
+    Spans into;               // what this rank receives, if anything
+    std::vector<Run> runs;    // the elements of what this rank receives or, on other ranks than the root, of `own`
 
   private:
     struct Source {
         const std::byte* bytes = nullptr;  // all of it is here
         RemoteSpans remote;                // or there
         bool borrowed = false;
+        double factor = 1.0;
         std::shared_ptr<Receive> receive;
         std::unique_ptr<std::byte[]> streamed;
     };
     uint64_t cut(uint32_t part) const;
     bool whole() const;
+    bool all_sent() const;
     bool open_sources(Engine& engine);
     void combine(const Reduction& reduction, uint64_t bytes);
     const std::byte* contribution(uint32_t rank, uint64_t bytes);

@@ -16,6 +16,9 @@ class Failure:
     def rank(self) -> int: ...
 
     @property
+    def call(self) -> int: ...
+
+    @property
     def finder(self) -> int: ...
 
     @property

@@ -268,12 +268,15 @@ def _rank_main(
 ) -> None:
     """Be a rank: runs in the new process."""
     die_with_parent(parent)
+    me = os.getpid()
     environment = job.environment(rank, os.environ)
     for name in os.environ.keys() - environment.keys():
         del os.environ[name]
     os.environ.update(environment)
     try:
         result = _call(rank, job.size, fn, args, backend, timeout)
+        if os.getpid() != me:
+            os._exit(0)  # a child that the function has forked: it is not the rank, and has nothing to say
         try:
             said = pickle.dumps((True, result), protocol=5)
         except Exception as error:
@@ -284,6 +287,10 @@ def _rank_main(
         os._exit(128 + signal.SIGINT)
     except BaseException as error:
         failure = _describe(error)
+        if os.getpid() != me:
+            if not isinstance(error, SystemExit):
+                traceback.print_exc()
+            os._exit(failure.exitcode)
         # Before this process ends, so that it is known before anyone can miss it.
         end.send_bytes(pickle.dumps((False, failure)))
         sys.stdout.flush()

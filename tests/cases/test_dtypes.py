@@ -108,8 +108,5 @@ def _functional_reduce_op(rank, size):
         assert total.tolist() == [sum(range(size)) if op == dist.ReduceOp.SUM else size - 1] * 2
 
 
-@pytest.mark.xfail(
-    strict=True, reason="corral.reduce and all_reduce raise RuntimeError for any ReduceOp but PREMUL_SUM"
-)
 def test_functional_reductions_take_a_reduce_op():
     run(_functional_reduce_op, 2)

@@ -49,6 +49,5 @@ def _offered_in_vain(rank, size):
     return None
 
 
-@pytest.mark.xfail(strict=True, reason="an offer of a call that failed stays open until the rank it was made to leaves")
 def test_what_was_offered_in_a_call_that_failed_is_not_waited_for():
     assert run(_offered_in_vain, 3, exits={2: -signal.SIGKILL})[0]

@@ -75,8 +75,8 @@ class NotingBackend(Backend):
     def gather_bytes(self, payload, root, timeout=None, operation=""):
         return [payload] * self.size if root == self.rank else None
 
-    def broadcast_bytes(self, payload, root, timeout=None, operation=""):
-        return payload or b""
+    def all_gather_bytes(self, payload, timeout=None, operation=""):
+        return [payload] * self.size
 
     def refuse(self, operation):
         self.calls.append(("refuse", operation))
@@ -476,10 +476,10 @@ def test_new_group(world):
 
 
 def test_new_group_disagreement_is_told_to_all(world, monkeypatch):
-    monkeypatch.setattr(
-        world.backend, "gather_bytes", lambda payload, root, operation: [payload, b"9:0,1", payload, payload]
-    )
-    monkeypatch.setattr(world.backend, "broadcast_bytes", lambda payload, root, operation: payload)
+    def all_gather_bytes(payload, operation):
+        return [payload, b"9:0,1", payload, payload]
+
+    monkeypatch.setattr(world.backend, "all_gather_bytes", all_gather_bytes)
     with pytest.raises(
         dist.MismatchError, match=r"rank 0: group \d+ of ranks \[1,2\]; rank 1: group 9 of ranks \[0,1\]"
     ):

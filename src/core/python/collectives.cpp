@@ -212,6 +212,7 @@ void GroupHandle::check_reducible(const Payload& payload, uint32_t op, double fa
 // What the elements are, and that they are the same on all ranks.
 void GroupHandle::add_runs(Reduce& operation, const Payload& payload, uint32_t op, double factor) {
     operation.detail = op + 1;
+    if (static_cast<ReduceOp>(op) == ReduceOp::premul_sum) operation.own_factor = factor;
     operation.bytes = payload.spans.total();
     operation.type = payload.type();
     operation.identify(op);

@@ -76,6 +76,7 @@ NB_MODULE(_core, m) {
         .def_prop_ro("reason", [](const FailureInfo& f) { return static_cast<uint32_t>(f.failure.reason); })
         .def_prop_ro("detail", [](const FailureInfo& f) { return static_cast<uint32_t>(f.failure.detail); })
         .def_prop_ro("rank", [](const FailureInfo& f) { return f.failure.rank; })
+        .def_prop_ro("call", [](const FailureInfo& f) { return f.failure.call; })
         .def_prop_ro("finder", [](const FailureInfo& f) { return f.failure.finder; })
         .def_prop_ro("actual", [](const FailureInfo& f) { return f.failure.actual; })
         .def_prop_ro("expected", [](const FailureInfo& f) { return f.failure.expected; })

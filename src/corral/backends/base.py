@@ -317,8 +317,11 @@ class Backend(abc.ABC):
         """Let the ranks of this group be those that errors speak of, in place of those that the job began with."""
 
     @abc.abstractmethod
-    def abandon(self) -> None:
-        """Leave the job without a word: the process ends by an error, and its peers are to learn how."""
+    def abandon(self, deliver: bool) -> None:
+        """Leave the job without a word, after what was sent is delivered or at once.
+
+        The process is ending, and its peers are to learn from its end how it went.
+        """
 
     @abc.abstractmethod
     def close(self, timeout: float | None = None) -> None:

@@ -391,7 +391,9 @@ class ShmBackend(Backend):
     def renumber(self) -> None:
         self.job.global_ranks = {member: rank for rank, member in enumerate(self.members)}
 
-    def abandon(self) -> None:
+    def abandon(self, deliver: bool) -> None:
+        if deliver:
+            self.job.engine.flush(_CLOSE_TIMEOUT)
         self.job.engine.abandon()
 
     def segment_bytes(self) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,8 @@ def empty(shape: int | Sequence[int], dtype: Any = "float32", like: str = "numpy
     ------
     MemoryError
         If there is not so much memory.
+    OSError
+        If the process has no file descriptor left: each array holds one.
 
     Examples
     --------
@@ -47,7 +50,10 @@ def empty(shape: int | Sequence[int], dtype: Any = "float32", like: str = "numpy
     >>> int(frames.sum())
     42
     """
-    dims = (shape,) if isinstance(shape, int) else tuple(shape)
+    try:
+        dims = (operator.index(shape),) if not isinstance(shape, Iterable) else tuple(map(operator.index, shape))
+    except TypeError:
+        raise TypeError(f"corral.empty: shape must be an integer or several, got {shape!r}") from None
     if any(dim < 0 for dim in dims):
         raise ValueError(f"corral.empty: a dimension of {dims} is negative")
     if like not in ("numpy", "torch"):

@@ -75,7 +75,7 @@ def _exit_text(backend: ShmBackend, rank: int) -> str:
             return f"was killed by {name}"
         return f"exited with code {status >> 8 & 0xFF}"
     if left:
-        return "left the job (destroy_process_group, or a normal exit)"
+        return "left the job (destroy_process_group)"
     return "is gone" if gone else "has failed"
 
 
@@ -137,7 +137,7 @@ def _lost_error(heading: str, backend: ShmBackend, rank: int) -> PeerLostError:
         if other in (rank, backend.job.engine.rank):
             continue
         gone, left, status = backend.job.engine.gone(other)
-        if gone and not (left and not status):
+        if gone and not left and status != 0:
             text += f"; rank {_rank(backend, other)} {_exit_text(backend, other)}"
             lost.append(_rank(backend, other))
     whose = "that rank's" if len(lost) == 1 else "these ranks'"
@@ -151,7 +151,7 @@ def _lost_member(backend: ShmBackend) -> int | None:
         if rank == backend.job.engine.rank:
             continue
         gone, left, status = backend.job.engine.gone(rank)
-        if gone and not (left and not status):
+        if gone and not left and status != 0:
             return rank
         if gone and found is None:
             found = rank
@@ -160,12 +160,16 @@ def _lost_member(backend: ShmBackend) -> int | None:
 
 def _part_text(failure: Any, backend: ShmBackend) -> str:
     """Describe a collective's message that did not fit what it was to be received into."""
-    if failure.reason == WRONG_SIZE:
+    if WRONG_SIZE in (failure.reason, failure.detail):
         sent, wanted = f"{failure.actual} bytes", f"{failure.expected} bytes"
     else:
         sent, wanted = name_of(failure.actual), name_of(failure.expected)
     sender, receiver = _rank(backend, failure.rank), _rank(backend, failure.finder)
     return f"rank {sender} contributes {sent} where rank {receiver} expects {wanted}"
+
+
+def _part_of_late(failure: Any, backend: ShmBackend) -> str:
+    return f"{_part_text(failure, backend)}. " if failure.detail in (WRONG_SIZE, WRONG_TYPE) else ""
 
 
 def error_of(failure: Any, backend: ShmBackend, timeout: float) -> DistBackendError:
@@ -201,8 +205,8 @@ def error_of(failure: Any, backend: ShmBackend, timeout: float) -> DistBackendEr
         )
     if reason == LATE:
         return MismatchError(
-            f"{heading}: an earlier call, #{failure.actual}, did not fit those of other ranks, which showed only after "
-            f"it had completed here: {_calls(backend, failure.actual)} "
+            f"{heading}: an earlier call, #{failure.call}, did not fit those of other ranks, which showed only after "
+            f"it had completed here: {_calls(backend, failure.call)} {_part_of_late(failure, backend)}"
             f"{'' if failure.sequence is None else 'The present call was not carried out.'}".rstrip()
         )
     if reason in (WRONG_SIZE, WRONG_TYPE) and failure.sequence is not None:
@@ -227,7 +231,7 @@ def error_of(failure: Any, backend: ShmBackend, timeout: float) -> DistBackendEr
             TIMEOUT: "its timeout passed",
             INTERRUPTED: "it was interrupted",
             SYSTEM: "a copy failed",
-            LATE: f"it had learned that call #{failure.actual} had not fitted",
+            LATE: f"it had learned that call #{failure.call} had not fitted",
         }
         cause = why.get(failure.detail, "it aborted the operation")
         text = f"{heading}: rank {_rank(backend, rank)} gave up on this operation because {cause}."
@@ -280,4 +284,7 @@ def verdict_error(verdict: Any, backend: ShmBackend, operation: str) -> Mismatch
         detail = f"contributes {verdict.actual} bytes, the array prepared for it holds {verdict.expected} bytes"
     else:
         detail = f"contributes {name_of(verdict.actual)}, the array prepared for it is of {name_of(verdict.expected)}"
-    return MismatchError(f"{operation} (group {backend.group_name!r}): rank {rank} {detail}. Nothing was written.")
+    here = _rank(backend, backend.job.engine.rank)
+    return MismatchError(
+        f"{operation} on rank {here} (group {backend.group_name!r}): rank {rank} {detail}. Nothing was written."
+    )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 if TYPE_CHECKING:
@@ -201,6 +202,16 @@ def _integer(value: Any, name: str, operation: str) -> int:
         return operator.index(value)
     except TypeError:
         raise TypeError(f"{operation}: {name} must be an integer, got {type(value).__qualname__}") from None
+
+
+@contextlib.contextmanager
+def refusing(process_group: ProcessGroup, operation: str) -> Iterator[None]:
+    """Let the other ranks know, at once, if this one's arguments make no sense: the call fails on all of them."""
+    try:
+        yield
+    except BaseException:
+        process_group.backend.refuse(operation)
+        raise
 
 
 def is_initialized() -> bool:

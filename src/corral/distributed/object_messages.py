@@ -18,7 +18,7 @@ _REFUSED = b"\xffcorral: no object\n"
 _LONGEST_REASON = 4096
 
 
-def pack(obj: Any, pg: ProcessGroup) -> tuple[Any, Exception | None]:
+def pack(obj: Any, pg: ProcessGroup) -> tuple[Any, BaseException | None]:
     """Return the message that carries an object; or one that says why not, and the exception to raise once it is sent.
 
     Parameters
@@ -30,11 +30,11 @@ def pack(obj: Any, pg: ProcessGroup) -> tuple[Any, Exception | None]:
     """
     try:
         return codec.pieces(obj, pg.allow_pickle), None
-    except Exception as error:
+    except BaseException as error:  # also an exit, or Ctrl-C, in the middle of a pickle
         return refuse(error), error
 
 
-def refuse(error: Exception) -> bytes:
+def refuse(error: BaseException) -> bytes:
     """Return the message that says why there is no object."""
     return _REFUSED + f"{type(error).__name__}: {error}"[:_LONGEST_REASON].encode(errors="replace")
 

@@ -58,7 +58,7 @@ def send_object_list(
     peer = groups.resolve_rank(pg, dst, group_dst, "dst", "send_object_list")
     _check_not_self(pg, peer, "destination", "send_object_list")
     payload: Any
-    refusal: Exception | None
+    refusal: BaseException | None
     try:
         check_list(object_list, None, "object_list", "send_object_list")
     except TypeError as error:

@@ -249,7 +249,7 @@ def scatter_object_list(
         pg.backend.refuse(operation)
         raise
     payloads: list[Any] | None = None
-    refusal: Exception | None = None
+    refusal: BaseException | None = None
     if root == pg._rank:
         assert scatter_object_input_list is not None
         payloads = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import hashlib
 import sys
@@ -188,14 +189,17 @@ def new_group(
     MismatchError
         On every rank, if ranks called it with different members.
     """
+    global _shared_count
     parent = groups.default_group()
-    limit = seconds(timeout)
-    if backend is not None and backend.lower() != parent.backend.name:
-        backends.load(backend)  # the better error, if there is no such backend at all
-        raise ValueError(
-            f"new_group: backend must be that of the default group, {parent.backend.name!r}, got {backend!r}"
-        )
-    members = _members(parent, ranks, sort_ranks)
+    with contextlib.nullcontext() if use_local_synchronization else groups.refusing(parent, "new_group"):
+        limit = seconds(timeout)
+        if backend is not None and backend.lower() != parent.backend.name:
+            backends.load(backend)  # the better error, if there is no such backend at all
+            raise ValueError(
+                f"new_group: backend must be that of the default group, {parent.backend.name!r}, got {backend!r}"
+            )
+        members = _members(parent, ranks, sort_ranks)
+        pickle = parent.allow_pickle if allow_pickle is None else _pickle_allowed(allow_pickle)
     if use_local_synchronization:
         if parent._rank not in members:
             return NON_GROUP_MEMBER
@@ -204,11 +208,11 @@ def new_group(
         digest = hashlib.sha256(",".join(map(str, members)).encode()).hexdigest()[:16]
         name = f"local-{digest}-{count}"
     else:
-        name = _next_shared_name()
+        name = str(_shared_count)
         agree(parent, "new_group", name, ",".join(map(str, members)))
+        _shared_count += 1  # only now: a call that was refused somewhere has made no group on any rank
         if parent._rank not in members:
             return NON_GROUP_MEMBER
-    pickle = parent.allow_pickle if allow_pickle is None else _pickle_allowed(allow_pickle)
     made = make_subgroup(parent, members, name, limit, group_desc, pickle)
     if use_local_synchronization:
         made.backend.barrier()
@@ -234,29 +238,16 @@ def _members(parent: ProcessGroup, ranks: Sequence[int] | None, sort_ranks: bool
     return tuple(members)
 
 
-def _next_shared_name() -> str:
-    global _shared_count
-    name = str(_shared_count)
-    _shared_count += 1
-    return name
-
-
 def agree(parent: ProcessGroup, operation: str, name: str, members: str) -> None:
     """Wait for every rank of a group, and raise on all of them if they are making different groups."""
-    calls = parent.backend.gather_bytes(f"{name}:{members}".encode(), 0, operation=operation)
-    verdict: bytes | None = None
-    if calls is not None:
-        verdict = b""
-        if any(call != calls[0] for call in calls):
-            said = "; ".join(
-                f"rank {rank}: group {number} of ranks [{theirs}]"
-                for rank, call in zip(parent.ranks, calls, strict=True)
-                for number, _, theirs in [bytes(call).decode(errors="replace").partition(":")]
-            )
-            verdict = f"{operation} was called differently on different ranks: {said}".encode()
-    verdict = parent.backend.broadcast_bytes(verdict, 0, operation=operation)
-    if verdict:
-        raise MismatchError(verdict.decode(errors="replace"))
+    calls = parent.backend.all_gather_bytes(f"{name}:{members}".encode(), operation=operation)
+    if any(call != calls[0] for call in calls):
+        said = "; ".join(
+            f"rank {rank}: group {number} of ranks [{theirs}]"
+            for rank, call in zip(parent.ranks, calls, strict=True)
+            for number, _, theirs in [bytes(call).decode(errors="replace").partition(":")]
+        )
+        raise MismatchError(f"{operation} was called differently on different ranks: {said}")
 
 
 def make_subgroup(
@@ -323,15 +314,12 @@ def _meet_in_store(store: Any, rank: int, world_size: int, payload: bytes) -> li
 
 
 def _at_exit() -> None:
-    """Deliver what a process that ends without `destroy_process_group` has sent."""
+    """Deliver what a process that ends without `destroy_process_group` has sent; its exit code tells the rest."""
     if groups.world is None:
         return
-    if hasattr(sys, "last_value") and sys.last_value is not None and not hasattr(sys, "ps1"):
-        # It ends by an error: its peers are to learn from the exit code that it did.
-        groups.world.backend.abandon()
-        return
+    by_an_error = hasattr(sys, "last_value") and sys.last_value is not None and not hasattr(sys, "ps1")
     try:
-        destroy_process_group()
+        groups.world.backend.abandon(deliver=not by_an_error)
     except Exception as error:  # the process is ending: there is nobody to raise to
         print(f"corral: while ending the process group at exit: {error}", file=sys.stderr)
 

@@ -62,17 +62,30 @@ def new_subgroups(
     ([0], 1)
     >>> dist.destroy_process_group()
     """
-    if group_size is None:
-        group_size = _devices_of_host()
-    group_size = groups._integer(group_size, "group_size", "new_subgroups")
-    if group_size <= 0:
-        raise ValueError(f"new_subgroups: The arg 'group_size' ({group_size}) must be positive")
     parent = groups.default_group() if group is None else groups._known(group)
     if parent is None:
         raise ValueError(
             "new_subgroups: this rank is not in the given group; only the members of a group divide it: "
             "do not call it on the others"
         )
+    with groups.refusing(parent, "new_subgroups"):
+        group_size = _checked_size(group_size, parent)
+        _check_backend(parent, backend, "new_subgroups")
+        limit = seconds(timeout)
+    parts = [parent.ranks[start : start + group_size] for start in range(0, parent._size, group_size)]
+    if parent._size == groups.default_group()._size:
+        return new_subgroups_by_enumeration(parts, limit, backend, pg_options, group_desc)
+    splits = [[parent._position[rank] for rank in sorted(ranks)] for ranks in parts]
+    made = _split(parent, splits, "new_subgroups", limit, group_desc)
+    return _mine(made), made
+
+
+def _checked_size(group_size: int | None, parent: ProcessGroup) -> int:
+    if group_size is None:
+        group_size = _devices_of_host()
+    group_size = groups._integer(group_size, "group_size", "new_subgroups")
+    if group_size <= 0:
+        raise ValueError(f"new_subgroups: The arg 'group_size' ({group_size}) must be positive")
     if parent._size < group_size:
         raise ValueError(
             f"new_subgroups: The arg 'group_size' ({group_size}) must not exceed the world size ({parent._size})"
@@ -81,13 +94,7 @@ def new_subgroups(
         raise ValueError(
             f"new_subgroups: The world size ({parent._size}) must be divisible by 'group_size={group_size}'"
         )
-    parts = [parent.ranks[start : start + group_size] for start in range(0, parent._size, group_size)]
-    if parent._size == groups.default_group()._size:
-        return new_subgroups_by_enumeration(parts, timeout, backend, pg_options, group_desc)
-    _check_backend(parent, backend, "new_subgroups")
-    splits = [[parent._position[rank] for rank in sorted(ranks)] for ranks in parts]
-    made = _split(parent, splits, "new_subgroups", timeout, group_desc)
-    return _mine(made), made
+    return group_size
 
 
 def new_subgroups_by_enumeration(
@@ -129,16 +136,16 @@ def new_subgroups_by_enumeration(
     True
     >>> dist.destroy_process_group()
     """
-    if ranks_per_subgroup_list is None or len(ranks_per_subgroup_list) == 0:
-        raise ValueError(
-            "new_subgroups_by_enumeration: The arg 'ranks_per_subgroup_list' cannot be empty; "
-            "it holds the global ranks of each subgroup, such as [[0, 1], [2, 3]]"
-        )
     parent = groups.default_group()
-    parts = [
-        setup._members(parent, [*ranks], True) for ranks in ranks_per_subgroup_list
-    ]  # all of them checked before the first is made
-    _check_disjoint(parts, "new_subgroups_by_enumeration")
+    with groups.refusing(parent, "new_group"):  # in the place of the first one that is made
+        if ranks_per_subgroup_list is None or len(ranks_per_subgroup_list) == 0:
+            raise ValueError(
+                "new_subgroups_by_enumeration: The arg 'ranks_per_subgroup_list' cannot be empty; "
+                "it holds the global ranks of each subgroup, such as [[0, 1], [2, 3]]"
+            )
+        # All of them are checked before the first is made.
+        parts = [setup._members(parent, [*ranks], True) for ranks in ranks_per_subgroup_list]
+        _check_disjoint(parts, "new_subgroups_by_enumeration")
     made = [setup.new_group(ranks, timeout, backend, pg_options, group_desc=group_desc) for ranks in parts]
     return _mine(made), made
 
@@ -190,18 +197,20 @@ def split_group(
     'default_pg:split:0'
     >>> dist.destroy_process_group()
     """
-    if split_ranks is None or len(split_ranks) == 0:
-        raise ValueError(
-            "split_group: split_ranks cannot be None or empty; it holds the group ranks of each subgroup, "
-            "such as [[0, 1], [2, 3]]"
-        )
     parent = groups.default_group() if parent_pg is None else groups._known(parent_pg)
     if parent is None:
         raise ValueError("split_group: this rank is not part of the parent group; only its members split a group")
-    _check_backend(parent, backend, "split_group")
-    splits = [_positions(parent, ranks) for ranks in split_ranks]
-    _check_disjoint(splits, "split_group")
-    mine = _mine(_split(parent, splits, "split_group", timeout, group_desc))
+    with groups.refusing(parent, "split_group"):
+        if split_ranks is None or len(split_ranks) == 0:
+            raise ValueError(
+                "split_group: split_ranks cannot be None or empty; it holds the group ranks of each subgroup, "
+                "such as [[0, 1], [2, 3]]"
+            )
+        _check_backend(parent, backend, "split_group")
+        splits = [_positions(parent, ranks) for ranks in split_ranks]
+        _check_disjoint(splits, "split_group")
+        limit = seconds(timeout)
+    mine = _mine(_split(parent, splits, "split_group", limit, group_desc))
     return mine if isinstance(mine, ProcessGroup) else None
 
 
@@ -209,16 +218,15 @@ def _split(
     parent: ProcessGroup,
     splits: Sequence[Sequence[int]],
     operation: str,
-    timeout: timedelta | float | None,
+    limit: float | None,
     group_desc: str | None,
 ) -> list[ProcessGroup | int]:
     """Make the group of each split that has this rank, once the parent's members have said the same splits."""
-    limit = seconds(timeout)
     count = _split_counts.get(parent, 0)
-    _split_counts[parent] = count + 1
     name = f"{parent.group_name}/{count}"
     global_ranks = ([str(parent.ranks[position]) for position in split] for split in splits)
     setup.agree(parent, operation, name, "|".join(map(",".join, global_ranks)))
+    _split_counts[parent] = count + 1
     desc = f"{parent.group_desc}:split:{count}" if group_desc is None else group_desc
     return [
         setup.make_subgroup(parent, split, f"{name}.{number}", limit, desc, parent.allow_pickle)

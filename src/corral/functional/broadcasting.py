@@ -6,7 +6,7 @@ from typing import Any
 
 from corral.distributed import groups
 from corral.distributed.groups import Group, ProcessGroup
-from corral.functional.offers import consent, exchange, prepare_offered, refusing
+from corral.functional.offers import consent, exchange, prepare_offered
 from corral.functional.parcels import Outgoing, check_like, check_that_holds, pack
 
 __all__ = ["broadcast", "scatter", "trees_for_all"]
@@ -63,7 +63,7 @@ def broadcast(
     pg = groups.member_group(group, name)
     if pg is None:
         return None
-    with refusing(pg, name):
+    with groups.refusing(pg, name):
         root = groups.resolve_rank(pg, src, group_src, "src", name)
         check_like(like)
     allow_pickle = pg.allow_pickle
@@ -143,7 +143,7 @@ def scatter(
     pg = groups.member_group(group, name)
     if pg is None:
         return None
-    with refusing(pg, name):
+    with groups.refusing(pg, name):
         root = groups.resolve_rank(pg, 0 if src is None and group_src is None else src, group_src, "src", name)
         check_like(like)
         sent = trees_for_all(pg, trees, name) if root == pg._rank else None

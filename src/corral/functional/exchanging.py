@@ -7,7 +7,7 @@ from typing import Any
 from corral.distributed import groups
 from corral.distributed.groups import Group
 from corral.functional.broadcasting import trees_for_all
-from corral.functional.offers import consent, exchange, prepare_offered, refusing
+from corral.functional.offers import consent, exchange, prepare_offered
 from corral.functional.parcels import Incoming, check_like, pack
 
 __all__ = ["all_to_all"]
@@ -56,7 +56,7 @@ def all_to_all(trees: list[Any] | tuple[Any, ...], group: Group = None, like: st
     pg = groups.member_group(group, name)
     if pg is None:
         return None
-    with refusing(pg, name):
+    with groups.refusing(pg, name):
         check_like(like)
         sent = trees_for_all(pg, trees, name)
     allow_pickle = pg.allow_pickle

@@ -8,7 +8,7 @@ from corral.distributed import groups
 from corral.distributed.collectives import destination
 from corral.distributed.groups import Group
 from corral.functional.joining import check_joinable, prepare_joined
-from corral.functional.offers import JOINED, consent, exchange, refusing
+from corral.functional.offers import JOINED, consent, exchange
 from corral.functional.parcels import Incoming, Outgoing, check_like, pack, prepare
 
 __all__ = ["all_gather", "gather"]
@@ -66,7 +66,7 @@ def gather(
     pg = groups.member_group(group, name)
     if pg is None:
         return None
-    with refusing(pg, name):
+    with groups.refusing(pg, name):
         root = destination(pg, dst, group_dst, name)
         check_like(like, load=root == pg._rank)
     allow_pickle = pg.allow_pickle
@@ -133,7 +133,7 @@ def all_gather(tree: Any, group: Group = None, cat: bool = False, like: str | No
     pg = groups.member_group(group, name)
     if pg is None:
         return None
-    with refusing(pg, name):
+    with groups.refusing(pg, name):
         check_like(like)
     allow_pickle = pg.allow_pickle
     (parcel,), offers = exchange(pg, name, lambda: [pack(tree, allow_pickle)], flags=JOINED if cat else 0)

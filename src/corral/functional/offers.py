@@ -7,11 +7,11 @@ may lack the library, the dtype or the class, and then all ranks consent before 
 
 from __future__ import annotations
 
-import contextlib
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from corral.distributed import groups
 from corral.distributed.errors import MismatchError
 from corral.functional.parcels import Incoming, Known, Outgoing, known, prepare
 from corral.wire.agreement import is_refusal, raise_refusal, refusal
@@ -29,7 +29,6 @@ __all__ = [
     "messages_of",
     "prepare_offered",
     "read",
-    "refusing",
 ]
 
 _HEAD = struct.Struct("<cBi")
@@ -59,16 +58,6 @@ class Offer(NamedTuple):
     def tree(self) -> Known | None:
         """Return what is offered, if anything; raise `CodecError` if this rank has no such arrays."""
         return known(self.data) if self.data else None
-
-
-@contextlib.contextmanager
-def refusing(pg: ProcessGroup, operation: str) -> Iterator[None]:
-    """Let the other ranks know if this one's arguments make no sense."""
-    try:
-        yield
-    except Exception:
-        pg.backend.refuse(operation)
-        raise
 
 
 def messages_of(
@@ -179,7 +168,7 @@ def consent(pg: ProcessGroup, operation: str, certain: bool, prepare: Callable[[
         What is to be done before anything moves.
     """
     if certain:
-        with refusing(pg, operation):
+        with groups.refusing(pg, operation):
             try:
                 return prepare()
             except MismatchError as error:

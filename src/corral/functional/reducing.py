@@ -13,7 +13,7 @@ from corral.distributed.errors import MismatchError
 from corral.distributed.groups import Group, ProcessGroup
 from corral.functional.contributions import Contribution, check_reducible, contribute
 from corral.functional.fitting import check_alike
-from corral.functional.offers import check_roots, refusing
+from corral.functional.offers import check_roots
 from corral.functional.parcels import check_like
 from corral.wire.agreement import is_refusal, raise_refusal, refusal
 from corral.wire.layout import Layout
@@ -70,7 +70,7 @@ def all_reduce(tree: Any, op: Any = "sum", group: Group = None, like: str | None
     pg = groups.member_group(group, name)
     if pg is None:
         return None
-    with refusing(pg, name):
+    with groups.refusing(pg, name):
         check_like(like)
         reduction = _reduction(op, name)
     contribution = _agree(pg, name, tree, reduction, like)
@@ -121,7 +121,7 @@ def reduce(
     pg = groups.member_group(group, name)
     if pg is None:
         return None
-    with refusing(pg, name):
+    with groups.refusing(pg, name):
         root = destination(pg, dst, group_dst, name)
         check_like(like, load=root == pg._rank)
         reduction = _reduction(op, name)
@@ -134,14 +134,13 @@ def _reduction(op: Any, operation: str) -> Reduction:
     """Return how an argument `op` says that elements are combined."""
     if isinstance(op, Reduction):
         return op
-    factor = getattr(op, "factor", None)
     text = op if isinstance(op, str) else getattr(op, "name", None)
     name = text.lower() if isinstance(text, str) else ""
-    if name not in _OPERATIONS or (name == "premul_sum" and factor is None):
+    if name not in _OPERATIONS or op == "premul_sum":
         raise ValueError(
             f"{operation}: op must be a ReduceOp or one of {', '.join(map(repr, _OPERATIONS[:-1]))}, got {op!r}"
         )
-    return Reduction(name, 1.0 if factor is None else float(factor))  # type: ignore[arg-type]
+    return Reduction(name, float(op.factor) if name == "premul_sum" else 1.0)  # type: ignore[arg-type]
 
 
 def _agree(

@@ -68,7 +68,8 @@ def gather_and_stack(td: Any, dst: int | None = None, group: Group = None, group
     if group is None and group_dst is None and dst.__class__ is int and 0 <= dst < pg._size:
         root: int = dst  # a call less where every microsecond shows: in the default group, ranks are global
     else:
-        root = destination(pg, dst, group_dst, "gather_and_stack")
+        with groups.refusing(pg, "gather_and_stack"):
+            root = destination(pg, dst, group_dst, "gather_and_stack")
     tree = td if td.__class__ in _walkable else _view(td)
     if pg.backend.gather_rows(tree, root):  # everything fits as it is: the engine has written it
         return td if root == pg._rank else None
