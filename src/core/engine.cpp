@@ -17,6 +17,8 @@ namespace corral {
 namespace {
 
 constexpr int64_t spin_ns = 300'000;           // before a waiting thread sleeps
+constexpr int64_t patience_ns = 100'000;       // before it takes in whatever its peers have sent
+constexpr size_t most_unexpected = 256;        // messages of a peer that are taken in before
 constexpr int64_t first_slice_ns = 1'000'000;  // of sleep, before it looks around
 
 // How often this process is the child of a fork. The handler runs in the child, before anything else does there.
@@ -168,6 +170,8 @@ void Engine::finish(Operation& op, Failure failure) {
 bool Engine::drain(Lock&, uint32_t peer) {
     Peer& p = peers_[peer];
     bool any = false;
+    // A peer that runs ahead is held back by its full ring, unless what is waited for may lie behind.
+    if (p.unexpected.size() >= most_unexpected && impatient_ == 0) return false;
     // Bounded, so that one peer that floods does not keep the others waiting.
     for (int n = 0; n < 64 && !p.corrupt; ++n) {
         Message m;
@@ -218,7 +222,9 @@ bool Engine::poll(const std::shared_ptr<Operation>& op) {
     check_owner();
     if (op->done.load(std::memory_order_acquire)) return true;
     Lock lock(mutex_);
+    ++impatient_;
     progress(lock);
+    --impatient_;
     if (!op->done.load(std::memory_order_relaxed)) check_health(lock);
     return op->done.load(std::memory_order_relaxed);
 }
@@ -230,7 +236,9 @@ Failure Engine::wait(const std::shared_ptr<Operation>& op, int64_t timeout_ns,
     ++waiters_;
     struct Leave {
         Engine& e;
+        bool impatient = false;
         ~Leave() {
+            if (impatient) --e.impatient_;
             // relaxed: tools read it as a hint.
             e.header_->activity.operation.store(0, std::memory_order_relaxed);
             if (--e.waiters_ == 0 && !e.watched_.empty()) e.wake_thread_.notify_one();
@@ -260,6 +268,10 @@ Failure Engine::wait(const std::shared_ptr<Operation>& op, int64_t timeout_ns,
         }
         if ((n & 15) == 15) {
             int64_t waited = now_ns() - start;
+            if (waited > patience_ns && !leave_guard.impatient) {
+                leave_guard.impatient = true;
+                ++impatient_;
+            }
             if (waited > timeout_ns && timeout_ns >= 0) return give_up(Reason::timeout);
             if (waited > spin_ns) {
                 int64_t left = timeout_ns < 0 ? last_slice_ns : std::max<int64_t>(timeout_ns - waited, 1000);
@@ -350,7 +362,10 @@ void Engine::run_background() {
             wake_thread_.wait_for(lock, std::chrono::nanoseconds(last_slice_ns));
             continue;
         }
-        if (doze(lock, slice)) {
+        ++impatient_;  // whoever asks for what comes in here asks now and then only
+        bool any = doze(lock, slice);
+        --impatient_;
+        if (any) {
             slice = 200'000;
         } else {
             slice = std::min(slice * 2, last_slice_ns);

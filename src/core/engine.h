@@ -144,6 +144,7 @@ class Engine {
     Failure loss_of(uint32_t peer) const;
     void run_background();
     bool settled() const;
+    bool flush_locked(Lock& lock, int64_t timeout_ns, const std::function<bool()>& interrupted);
     // Give up. True: its memory is not touched any more. False: a peer is in the middle of a copy; ask again.
     bool cancel(const std::shared_ptr<Operation>& operation, Failure why);
     bool doze(Lock& lock, int64_t slice);
@@ -232,6 +233,7 @@ class Engine {
     bool stop_thread_ = false;
     std::vector<std::shared_ptr<Operation>> watched_;
     int waiters_ = 0;
+    int impatient_ = 0;  // threads that have waited for long
 };
 
 }  // namespace corral

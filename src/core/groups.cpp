@@ -89,9 +89,11 @@ void Engine::start(const std::shared_ptr<Collective>& c) {
             return fail_collective(c, {Reason::peer_lost, static_cast<int32_t>(member)}, true);
     // Messages that came before the call: one of another call with this number is a mismatch.
     for (uint32_t member : g.members)
-        for (auto& a : peers_[member].unexpected)
+        for (auto& a : peers_[member].unexpected) {
+            if (is_later(a.message, c->context, c->match)) break;
             if (is_part_of(a.message, c->context, c->match) && a.message.signature != c->signature)
                 return fail_collective(c, {Reason::mismatch, static_cast<int32_t>(member)}, true);
+        }
     c->begin(*this);
     step_collectives();
 }

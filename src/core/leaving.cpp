@@ -43,8 +43,10 @@ Failure Engine::loss_of(uint32_t peer) const {
 
 // What a rank sent before it went still counts.
 void Engine::lose_drained(Lock& lock, uint32_t peer) {
+    ++impatient_;
     while (drain(lock, peer)) {
     }
+    --impatient_;
     lose(peer);
 }
 
@@ -121,6 +123,13 @@ bool Engine::settled() const {
 bool Engine::flush(int64_t timeout_ns, const std::function<bool()>& interrupted) {
     if (forked()) return true;  // it is the parent's to deliver
     Lock lock(mutex_);
+    ++impatient_;
+    bool done = flush_locked(lock, timeout_ns, interrupted);
+    --impatient_;
+    return done;
+}
+
+bool Engine::flush_locked(Lock& lock, int64_t timeout_ns, const std::function<bool()>& interrupted) {
     int64_t start = now_ns(), slice = 100'000;
     while (!settled()) {
         if (progress(lock)) continue;

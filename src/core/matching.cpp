@@ -108,7 +108,7 @@ void Engine::send_to_self(const std::shared_ptr<Send>& send) {
 
 bool Engine::claim_unexpected(uint32_t peer, Receive& receive, Arrival& out) {
     auto& queue = peers_[peer].unexpected;
-    for (auto at = queue.begin(); at != queue.end(); ++at)
+    for (auto at = queue.begin(); at != queue.end() && !is_later(at->message, receive.context, receive.match); ++at)
         if (at->message.context == receive.context && at->message.match == receive.match) {
             out = std::move(*at);
             queue.erase(at);

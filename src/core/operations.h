@@ -26,6 +26,13 @@ constexpr uint64_t collective_match(uint64_t sequence, uint32_t step) {
 constexpr bool is_collective(uint64_t match) { return (match & collective_bit) != 0; }
 constexpr uint64_t sequence_of(uint64_t match) { return (match & ~collective_bit) >> 8; }
 
+// Whether a message is of a later collective than `match`. A peer's come in the order of their numbers: a search for
+// one need not go on.
+constexpr bool is_later(const Message& m, uint64_t context, uint64_t match) {
+    return m.context == context && is_collective(m.match) && is_collective(match) &&
+           sequence_of(m.match) > sequence_of(match);
+}
+
 // 16 bytes that travel before a collective's data: a layout's fingerprint, or {element types, 0}.
 struct Fingerprint {
     uint64_t low = 0, high = 0;
