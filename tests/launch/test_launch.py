@@ -290,3 +290,22 @@ def test_no_rank_outlives_its_parent(tmp_path, number, terminal):
     assert parent.returncode == -number
     assert err.count(b"KeyboardInterrupt") == (number == signal.SIGINT)
     assert b"LaunchError" not in err
+
+
+def _forks(rank, size, how):
+    child = os.fork() if rank == 0 else None
+    if child == 0:
+        if how == "exits":
+            sys.exit(0)
+        if how == "raises":
+            raise RuntimeError("only the child fails")
+        return "the child's result"
+    if child is not None:
+        os.waitpid(child, 0)
+    dist.barrier()
+    return f"result of {rank}"
+
+
+@pytest.mark.parametrize("how", ["exits", "raises", "returns"])
+def test_a_child_that_a_rank_forks_is_not_the_rank(how):
+    assert corral.launch(_forks, 2, (how,)) == ["result of 0", "result of 1"]
