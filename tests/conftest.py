@@ -8,8 +8,14 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 faulthandler.enable()
+
+# A change is judged by the same examples on every machine. To look for new ones: HYPOTHESIS_PROFILE=search.
+settings.register_profile("same", derandomize=True)
+settings.register_profile("search")
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 # A job that a shell started in the background ignores Ctrl-C, and so would every rank that the tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
