@@ -42,6 +42,10 @@ NAMES = (
     "corral.all_to_all",
     "corral.reduce",
     "corral.all_reduce",
+    "TensorDict.broadcast",
+    "TensorDict.scatter",
+    "TensorDict.reduce",
+    "TensorDict.all_reduce",
 )
 
 LABELS = {name: number for number, name in enumerate(NAMES)}

@@ -19,7 +19,7 @@ from corral.functional.offers import messages_of, prepare_offered, read
 from corral.functional.parcels import check_like, pack
 from corral.wire.errors import PickleError
 
-__all__ = ["recv", "send"]
+__all__ = ["check_tag", "peer_of", "recv", "send", "turn"]
 
 _MAGIC = b"\xc1CT\x01"  # before what is offered: other messages of the same tag do not start like this
 
@@ -71,9 +71,9 @@ def send(tree: Any, dst: int | None = None, group: Group = None, tag: int = 0, g
     pg = groups.member_group(group, name)
     if pg is None:
         return
-    peer = _peer(pg, dst, group_dst, tag, "dst", "destination", name)
+    peer = peer_of(pg, dst, group_dst, tag, "dst", "destination", name)
     parcels, (message,) = messages_of(pg, lambda: [pack(tree, pg.allow_pickle)])
-    with _turn(pg, "send", peer, tag):
+    with turn(pg, "send", peer, tag):
         pg.backend.send([_MAGIC + message], peer, tag)
         for parcel in parcels:
             if parcel is not None and parcel.buffers:
@@ -125,10 +125,10 @@ def recv(
     check_like(like)
     peer = None
     if src is not None or group_src is not None:
-        peer = _peer(pg, src, group_src, tag, "src", "source", name)
+        peer = peer_of(pg, src, group_src, tag, "src", "source", name)
     else:
-        _check_tag(tag, name)
-    with _turn(pg, "recv", -1 if peer is None else peer, tag):
+        check_tag(tag, name)
+    with turn(pg, "recv", -1 if peer is None else peer, tag):
         source, sent = pg.backend.recv_bytes(peer, tag)
         message = bytes(sent)
         rank = pg.ranks[source]
@@ -150,23 +150,25 @@ def recv(
     return received.rebuild(like)
 
 
-def _peer(
+def peer_of(
     pg: ProcessGroup, rank: int | None, group_rank: int | None, tag: Any, argument: str, side: str, operation: str
 ) -> int:
+    """Return the group rank of the other side; raise `ValueError` for none, for this rank, or for a wrong tag."""
     peer = groups.resolve_rank(pg, rank, group_rank, argument, operation)
     if peer == pg._rank:
         raise ValueError(f"{operation}: the {side} is this rank itself ({pg.ranks[peer]}): give another one")
-    _check_tag(tag, operation)
+    check_tag(tag, operation)
     return peer
 
 
-def _check_tag(tag: Any, operation: str) -> None:
+def check_tag(tag: Any, operation: str) -> None:
+    """Raise `ValueError` unless a message can have the tag."""
     if not isinstance(tag, int) or not 0 <= tag <= MAX_TAG:
         raise ValueError(f"{operation}: tag must be an integer in 0 to {MAX_TAG}, got {tag!r}")
 
 
 @contextlib.contextmanager
-def _turn(pg: ProcessGroup, side: str, peer: int, tag: int) -> Iterator[None]:
+def turn(pg: ProcessGroup, side: str, peer: int, tag: int) -> Iterator[None]:
     """Keep the two messages of a tree together where several threads send or receive the like."""
     key = (side, peer, tag)
     with _new_turn:

@@ -18,7 +18,7 @@ from corral.functional.parcels import check_like
 from corral.wire.agreement import is_refusal, raise_refusal, refusal
 from corral.wire.layout import Layout
 
-__all__ = ["all_reduce", "reduce"]
+__all__ = ["all_reduce", "check_operations", "reduce"]
 
 _OPERATIONS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")
 _MESSAGE = struct.Struct("<ci16s16s")  # a mark, the destination, the operation, the fingerprint
@@ -165,7 +165,7 @@ def _agree(
     told = [_MESSAGE.unpack(each) for each in messages]
     check_roots(pg, operation, "dst", [each[1] for each in told])
     try:
-        _check_operations(pg, [each[2].rstrip(b"\0").decode() for each in told])
+        check_operations(pg, [each[2].rstrip(b"\0").decode() for each in told])
         if len({each[3] for each in told}) > 1:
             layouts = pg.backend.all_gather_bytes(found[0].layout.to_bytes(), operation=operation)
             check_alike([Layout.from_bytes(each) for each in layouts], pg.ranks)
@@ -176,7 +176,8 @@ def _agree(
     return found[0]
 
 
-def _check_operations(pg: ProcessGroup, operations: list[str]) -> None:
+def check_operations(pg: ProcessGroup, operations: list[str]) -> None:
+    """Raise `MismatchError` unless all ranks named the same reduction."""
     first = operations[0]
     for rank, other in zip(pg.ranks, operations, strict=True):
         if other != first:

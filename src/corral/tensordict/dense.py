@@ -16,11 +16,12 @@ from corral.tensordict.printing import Printing
 from corral.tensordict.shaping import Shaping
 from corral.tensordict.sharing import Sharing
 from corral.tensordict.torch_interop import TorchInterop
+from corral.tensordict.transfers import Transfers
 
 __all__ = ["TensorDict"]
 
 
-class TensorDict(Sharing, Conversion, Pointwise, Shaping, TorchInterop, Printing):
+class TensorDict(Transfers, Sharing, Conversion, Pointwise, Shaping, TorchInterop, Printing):
     """A dictionary of arrays, nested or not, that share their leading dimensions.
 
     Leaves keep their type: a NumPy array stays one, a torch tensor too. Numbers and lists become NumPy arrays.

@@ -1,0 +1,73 @@
+"""Whole TensorDicts, of which the receivers know nothing: new ones are made of what comes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from corral import functional
+from corral.distributed import groups
+from corral.distributed.errors import MismatchError
+from corral.distributed.groups import Group
+from corral.tensordict.base import Base
+
+__all__ = ["all_gather", "broadcast", "from_remote_init", "gather", "init_remote", "own_rank", "scatter"]
+
+
+def init_remote(td: Any, dst: int | None, group: Group, group_dst: int | None) -> None:
+    """Send a TensorDict to a rank that does not know its structure."""
+    functional.send(td, dst, group, group_dst=group_dst)
+
+
+def from_remote_init(kind: type[Any], src: int | None, group: Group, group_src: int | None, device: Any) -> Any:
+    """Receive what `init_remote` has sent."""
+    received = functional.recv(src, group, group_src=group_src)
+    if received is None and type(group) is int:
+        return None
+    if not isinstance(received, Base):
+        raise MismatchError(
+            f"TensorDict.from_remote_init: received a {type(received).__qualname__}, where a TensorDict was expected: "
+            "send one with init_remote, or receive with corral.recv"
+        )
+    return _on(device, received)
+
+
+def broadcast(td: Any, src: int | None, group: Group, group_src: int | None, device: Any) -> Any:
+    """Return one rank's TensorDict on every rank."""
+    received = functional.broadcast(td, src, group, group_src)
+    if received is None:
+        return None
+    return _on(device, received.consolidate() if received is td else received)
+
+
+def own_rank(group: Group, operation: str) -> int | None:
+    """Return this rank's number in a group; ``None`` where it is not in it."""
+    pg = groups.member_group(group, operation, 3)
+    return None if pg is None else pg._rank
+
+
+def all_gather(td: Any, group: Group) -> Any:
+    """Return every rank's TensorDict on every rank."""
+    return functional.all_gather(td, group)
+
+
+def gather(td: Any, dst: int | None, group: Group, group_dst: int | None, like: str | None) -> Any:
+    """Return every rank's TensorDict on one rank."""
+    return functional.gather(td, dst, group, group_dst, like)
+
+
+def scatter(src: int | None, tensordicts: Any, group: Group, group_src: int | None, device: Any) -> Any:
+    """Return to each rank a TensorDict of one rank's."""
+    if tensordicts is not None:
+        pg = group if isinstance(group, groups.ProcessGroup) else groups.world
+        if pg is not None and pg._rank != _position(pg, src, group_src):
+            tensordicts = None  # not looked at elsewhere than on the source
+    received = functional.scatter(tensordicts, src, group, group_src)
+    return None if received is None else _on(device, received)
+
+
+def _position(pg: groups.ProcessGroup, src: Any, group_src: Any) -> Any:
+    return group_src if group_src is not None else pg._position.get(0 if src is None else src)
+
+
+def _on(device: Any, td: Any) -> Any:
+    return td if device is None else td.to(device)
