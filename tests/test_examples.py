@@ -10,7 +10,7 @@ import pytest
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-EXAMPLE_NAMES = ["gather_and_stack", "point_to_point", "objects", "object_lists", "uneven", "functional"]
+EXAMPLE_NAMES = ["gather_and_stack", "point_to_point", "objects", "object_lists", "uneven", "functional", "tensordicts"]
 
 
 def _run(*command, timeout=120):
@@ -23,14 +23,14 @@ def _run(*command, timeout=120):
 
 
 @pytest.mark.parametrize(
-    "name", ["gather_and_stack", "point_to_point", "objects", "object_lists", "uneven", "functional"]
+    "name", ["gather_and_stack", "point_to_point", "objects", "object_lists", "uneven", "functional", "tensordicts"]
 )
 def test_by_itself(name):
     assert _run(EXAMPLES / f"{name}.py")
 
 
 @pytest.mark.parametrize(
-    "name", ["gather_and_stack", "point_to_point", "objects", "object_lists", "uneven", "functional"]
+    "name", ["gather_and_stack", "point_to_point", "objects", "object_lists", "uneven", "functional", "tensordicts"]
 )
 def test_under_corral_run(name):
     out = _run("-m", "corral", "run", "-n", "3", EXAMPLES / f"{name}.py")
