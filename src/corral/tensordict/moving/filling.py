@@ -11,7 +11,7 @@ from corral.distributed.errors import MismatchError
 from corral.distributed.groups import Group, ProcessGroup
 from corral.functional.broadcasting import trees_for_all
 from corral.functional.fitting import check_alike
-from corral.functional.offers import Offer, consent, exchange, refusing
+from corral.functional.offers import Offer, consent, exchange
 from corral.functional.parcels import Outgoing, pack
 from corral.tensordict.moving.leaves import fill, slots_of
 from corral.wire.layout import Layout
@@ -25,7 +25,7 @@ def broadcast_into(td: Any, src: int | None, group: Group, group_src: int | None
     pg = groups.member_group(group, name, 3)
     if pg is None:
         return None
-    with refusing(pg, name):
+    with groups.refusing(pg, name):
         root = groups.resolve_rank(pg, src, group_src, "src", name)
     is_root = root == pg._rank
     (parcel,), offers = exchange(pg, name, lambda: [pack(td, pg.allow_pickle) if is_root else None], ("src", root))
@@ -46,7 +46,7 @@ def scatter_into(td: Any, src: int | None, tensordicts: Any, group: Group, group
     pg = groups.member_group(group, name, 3)
     if pg is None:
         return None
-    with refusing(pg, name):
+    with groups.refusing(pg, name):
         root = groups.resolve_rank(pg, src, group_src, "src", name)
         sent = trees_for_all(pg, tensordicts, name) if root == pg._rank else None
 
