@@ -131,8 +131,9 @@ def _outside(rank, size):
     pair = dist.new_group([1, 0])
     td = TensorDict(a=np.full(2, rank))
     if rank > 1:
-        with pytest.warns(UserWarning, match="does not belong"):
+        with pytest.warns(UserWarning, match="does not belong") as warned:
             td.send(0, group=pair)
+        assert warned[0].filename == __file__
         with pytest.warns(UserWarning, match="does not belong"):
             assert td.isend(0, group=pair, return_early=True) == []
         with pytest.warns(UserWarning, match="does not belong"):
@@ -287,15 +288,16 @@ def _unusable(rank, size):
         with pytest.raises(ValueError, match=message):
             td.irecv((rank + 1) % size)
     masked = TensorDict(a=np.ma.array([1, 2], mask=[True, False]))
-    if rank == 0:
-        with pytest.raises(TypeError, match="'a' has masked elements"):
-            masked.send(1)
-        with pytest.raises(TypeError, match="'a' has masked elements"):
-            masked.isend(1)
-    elif rank == 1:
-        for name in ("recv", "irecv"):
-            with pytest.raises(dist.MismatchError, match=rf"{name}: rank 0 could not send .*'a' has masked elements"):
-                getattr(TensorDict(a=np.zeros(2, "i8")), name)(0)
+    objects = TensorDict(a=np.zeros(2, object))
+    for td, message in ((masked, "'a' has masked elements"), (objects, "'a' has dtype object")):
+        if rank == 0:
+            for send in (td.send, td.isend):
+                with pytest.raises(TypeError, match=message):
+                    send(1)
+        elif rank == 1:
+            for name in ("recv", "irecv"):
+                with pytest.raises(dist.MismatchError, match=rf"{name}: rank 0 could not send .*{message}"):
+                    getattr(TensorDict(a=np.zeros(2, "i8")), name)(0)
 
 
 def test_leaves_that_cannot_be_used(fleet):

@@ -22,7 +22,7 @@ __all__ = ["broadcast_into", "scatter_into"]
 def broadcast_into(td: Any, src: int | None, group: Group, group_src: int | None) -> Any:
     """Write one rank's leaves into everyone's; see `TensorDict.broadcast`."""
     name = "TensorDict.broadcast"
-    pg = groups.member_group(group, name, 3)
+    pg = groups.member_group(group, name, 2)
     if pg is None:
         return None
     with groups.refusing(pg, name):
@@ -43,7 +43,7 @@ def broadcast_into(td: Any, src: int | None, group: Group, group_src: int | None
 def scatter_into(td: Any, src: int | None, tensordicts: Any, group: Group, group_src: int | None) -> Any:
     """Write a TensorDict of one rank's into each rank's; see `TensorDict.scatter`."""
     name = "TensorDict.scatter"
-    pg = groups.member_group(group, name, 3)
+    pg = groups.member_group(group, name, 2)
     if pg is None:
         return None
     with groups.refusing(pg, name):

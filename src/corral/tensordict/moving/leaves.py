@@ -16,6 +16,7 @@ from corral.arrays.updating import updatable
 from corral.distributed.arguments import Finish, together
 from corral.functional.parcels import dtype_of
 from corral.tensordict.base import Base
+from corral.wire.errors import PickleError
 from corral.wire.layout import Layout, Path, key_text
 
 __all__ = ["Leaves", "Slot", "fill", "leaves_of", "slots_of"]
@@ -72,7 +73,12 @@ def leaves_of(td: Any) -> Leaves:
     register_torch()
     slots = slots_of(td)
     flat = {slot.path if len(slot.path) > 1 else slot.path[0]: slot.leaf for slot in slots}
-    layout = Layout.of(flat, False)[0].to_bytes()
+    try:
+        layout = Layout.of(flat, False)[0].to_bytes()
+    except PickleError:
+        for slot in slots:  # the error that names the leaf
+            readable(slot.leaf, slot.name)
+        raise
     known = _fingerprint if len(layout) <= _LARGEST_REMEMBERED else _fingerprint.__wrapped__
     return Leaves(slots, layout, known(layout))
 

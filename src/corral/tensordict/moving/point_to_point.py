@@ -30,42 +30,41 @@ _NOTHING = np.empty(0, np.uint8)
 def send(td: Any, dst: int | None, group: Group, group_dst: int | None, tag: int) -> None:
     """Send a TensorDict; see `TensorDict.send`."""
     name = "TensorDict.send"
-    pg = groups.member_group(group, name, 3)
+    pg = groups.member_group(group, name, 2)
     if pg is None:
         return
     peer = peer_of(pg, dst, group_dst, tag, "dst", "destination", name)
-    record, buffers, error = _outgoing(td, pg)
+    record, buffers, sent = _outgoing(td, pg)
     with turn(pg, "send", peer, tag):
         pg.backend.send([record], peer, tag)
         pg.backend.send(buffers, peer, tag)
-    if error is not None:
-        raise error
+    if isinstance(sent, Exception):
+        raise sent
 
 
 def isend(td: Any, dst: int | None, group: Group, group_dst: int | None, tag: int) -> tuple[Work | None, int]:
     """Start to send a TensorDict; return the operation, and how many leaves it has."""
     name = "TensorDict.isend"
-    pg = groups.member_group(group, name, 3)
+    pg = groups.member_group(group, name, 2)
     if pg is None:
         return None, 0
     peer = groups.resolve_rank(pg, dst, group_dst, "dst", name)
     check_tag(tag, name)
-    leaves = leaves_of(td)
-    record, buffers, error = _outgoing(td, pg, leaves)
+    record, buffers, sent = _outgoing(td, pg)
     with turn(pg, "send", peer, tag):
         first, second = pg.backend.batch(
             [Operation("send", [record], peer, tag), Operation("send", buffers, peer, tag)]
         )
-    if error is not None:
-        raise error
+    if isinstance(sent, Exception):
+        raise sent
     request = Recorded(first, second, _nothing)
-    return Work(request, leaves.arrays, timeout=pg.backend.timeout), len(leaves.slots)
+    return Work(request, sent.arrays, timeout=pg.backend.timeout), len(sent.slots)
 
 
 def recv(td: Any, src: int | None, group: Group, group_src: int | None, tag: int) -> int:
     """Receive into a TensorDict; return how many leaves it has."""
     name = "TensorDict.recv"
-    pg = groups.member_group(group, name, 3)
+    pg = groups.member_group(group, name, 2)
     if pg is None:
         return 0
     peer = peer_of(pg, src, group_src, tag, "src", "source", name)
@@ -92,7 +91,7 @@ def recv(td: Any, src: int | None, group: Group, group_src: int | None, tag: int
 def irecv(td: Any, src: int | None, group: Group, group_src: int | None, tag: int) -> tuple[Work | None, int]:
     """Start to receive into a TensorDict; return the operation, and how many leaves it has."""
     name = "TensorDict.irecv"
-    pg = groups.member_group(group, name, 3)
+    pg = groups.member_group(group, name, 2)
     if pg is None:
         return None, 0
     peer = groups.resolve_rank(pg, src, group_src, "src", name)
@@ -110,17 +109,14 @@ def irecv(td: Any, src: int | None, group: Group, group_src: int | None, tag: in
     return Work(request, leaves.arrays, finish, pg.backend.timeout), len(leaves.slots)
 
 
-def _outgoing(
-    td: Any, pg: ProcessGroup, leaves: Leaves | None = None
-) -> tuple[np.ndarray[Any, Any], list[Any], Exception | None]:
-    """Return the two messages to send; where that is impossible, those that say so, and the error."""
+def _outgoing(td: Any, pg: ProcessGroup) -> tuple[np.ndarray[Any, Any], list[Any], Leaves | Exception]:
+    """Return the two messages to send, and the leaves; where that fails, messages that say so, and the error."""
     record = np.zeros(records.SIZE, np.uint8)
     try:
-        if leaves is None:
-            leaves = leaves_of(td)
+        leaves = leaves_of(td)
         buffers = [_seal(leaves.fingerprint), *leaves.buffers()]
         records.write(records.record_of(leaves), record)
-        return record, buffers, None
+        return record, buffers, leaves
     except Exception as error:
         records.write(records.refused(error, pg.ranks[pg._rank]), record)
         return record, [_seal(b"")], error

@@ -27,7 +27,7 @@ __all__ = ["all_reduce", "reduce"]
 def all_reduce(td: Any, op: Any, group: Group, async_op: bool, bucket_bytes: int | None) -> Work | None:
     """Combine TensorDicts on every rank; see `TensorDict.all_reduce`."""
     name = "TensorDict.all_reduce"
-    pg = groups.member_group(group, name, 3)
+    pg = groups.member_group(group, name, 2)
     if pg is None:
         return None
     return _combine(td, op, pg, name, async_op, bucket_bytes, None)
@@ -44,7 +44,7 @@ def reduce(
 ) -> Work | None:
     """Combine TensorDicts on one rank; see `TensorDict.reduce`."""
     name = "TensorDict.reduce"
-    pg = groups.member_group(group, name, 3)
+    pg = groups.member_group(group, name, 2)
     if pg is None:
         return None
     return _combine(td, op, pg, name, async_op, bucket_bytes, lambda: root_rank(pg, dst, group_dst, "dst", name))

@@ -41,7 +41,7 @@ def broadcast(td: Any, src: int | None, group: Group, group_src: int | None, dev
 
 def own_rank(group: Group, operation: str) -> int | None:
     """Return this rank's number in a group; ``None`` where it is not in it."""
-    pg = groups.member_group(group, operation, 3)
+    pg = groups.member_group(group, operation, 2)
     return None if pg is None else pg._rank
 
 
