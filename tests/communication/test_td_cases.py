@@ -162,9 +162,11 @@ def _strings(rank, size):
         assert [each[0]["info"]["tags"] for each in gathered] == [[], ["x"], ["x", "x"]]
         assert [each[1]["name"] for each in gathered] == ["second"] * 3
         assert [each[1]["td"]["a"].tolist() for each in gathered] == [[], [1.0], [1.0, 1.0]]
+    rows["info"] = {"seed": rank, "tags": [f"tag {rank}"]}
     stack = corral.gather_and_stack(None if rank == 0 else rows, 0)
     if rank == 0:
         assert stack["task"] == ["task 1", "task 2"]
+        assert stack["info"] == {"seed": [1, 2], "tags": [["tag 1", "tag 2"]]}
         assert stack["obs"].tolist() == [[1] * 3, [2] * 3]
 
 

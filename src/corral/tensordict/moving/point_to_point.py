@@ -74,8 +74,8 @@ def recv(td: Any, src: int | None, group: Group, group_src: int | None, tag: int
     with turn(pg, "recv", peer, tag):
         try:
             pg.backend.recv([record], peer, tag)
-        except MismatchError as error:
-            raise _no_tensordict(name, pg, peer, tag, error) from None
+        except MismatchError:
+            raise _no_tensordict(name, pg, peer, tag, "its dtype or size differs from theirs") from None
         try:
             _check(name, pg, peer, tag, record, leaves)
         except MismatchError as error:
@@ -133,7 +133,7 @@ def _check(operation: str, pg: ProcessGroup, peer: int, tag: int, record: np.nda
     try:
         sent = records.read(record)
     except CodecError as error:
-        raise _no_tensordict(operation, pg, peer, tag, error) from error
+        raise _no_tensordict(operation, pg, peer, tag, str(error)) from error
     if sent.refusal:
         raise MismatchError(f"{operation}: rank {sender} could not send its TensorDict: {sent.refusal}")
     try:
@@ -144,10 +144,10 @@ def _check(operation: str, pg: ProcessGroup, peer: int, tag: int, record: np.nda
         ) from None
 
 
-def _no_tensordict(operation: str, pg: ProcessGroup, peer: int, tag: int, error: Exception) -> MismatchError:
+def _no_tensordict(operation: str, pg: ProcessGroup, peer: int, tag: int, reason: str) -> MismatchError:
     return MismatchError(
         f"{operation}: the message from rank {pg.ranks[peer]} (tag {tag}) is not one that TensorDict.send or "
-        f"TensorDict.isend has sent: {error}. It is consumed; use another tag for other messages."
+        f"TensorDict.isend has sent: {reason}. It is consumed; use another tag for other messages."
     )
 
 
