@@ -45,15 +45,6 @@ def test_other_values_are_refused_by_name(value: Any) -> None:
         TensorDict(obs={"camera": value})
 
 
-@pytest.mark.parametrize("names", [["time"], [None], []])
-def test_names_of_dimensions_are_refused(names: Any) -> None:
-    with pytest.raises(NotImplementedError, match="names="):
-        TensorDict(a=np.zeros(3), batch_size=[3], names=names)
-    with pytest.raises(NotImplementedError, match="names="):
-        TensorDict({"a": np.zeros(3)}, [3], None, names)
-    assert TensorDict({"a": np.zeros(3)}, [3], None, None)["a"].tolist() == [0, 0, 0]
-
-
 def test_repr_shows_keys_shapes_dtypes_and_libraries() -> None:
     td = TensorDict(a=np.zeros((3, 4), "float32"), b={"c": torch.zeros(3, dtype=torch.bfloat16)}, batch_size=[3])
     assert repr(td) == "TensorDict(batch_size=[3], fields={a: numpy.f32[4], b: {c: torch.bf16[]}})"

@@ -5,8 +5,19 @@ from __future__ import annotations
 from corral.tensordict.assembling import cat, stack
 from corral.tensordict.base import KeyThroughLeafError, NestedKey, Size, unravel_key
 from corral.tensordict.dense import TensorDict
+from corral.tensordict.padding import pad, pad_sequence
 
-__all__ = ["KeyThroughLeafError", "NestedKey", "Size", "TensorDict", "cat", "stack", "unravel_key"]
+__all__ = [
+    "KeyThroughLeafError",
+    "NestedKey",
+    "Size",
+    "TensorDict",
+    "cat",
+    "pad",
+    "pad_sequence",
+    "stack",
+    "unravel_key",
+]
 
 try:
     from corral import _core

@@ -9,6 +9,7 @@ from corral.arrays.libraries import copy_into, library_of
 from corral.arrays.operations import cat as cat_arrays
 from corral.arrays.operations import stack as stack_arrays
 from corral.tensordict.base import Base, Size
+from corral.tensordict.names import Names, inserted
 
 __all__ = ["cat", "stack"]
 
@@ -85,7 +86,7 @@ def _stack(tds: list[T], dim: int, path: tuple[str, ...]) -> T:
             )
         source[key] = stack_arrays(values, dim)
     size = first._batch_size
-    return first._make(source, Size((*size[:dim], len(tds), *size[dim:])), _device(tds))
+    return first._make(source, Size((*size[:dim], len(tds), *size[dim:])), _device(tds), _names(tds, dim))
 
 
 def cat(tensordicts: Sequence[T], dim: int = 0, *, out: Any = None) -> T:
@@ -139,12 +140,17 @@ def _cat(tds: list[T], dim: int, path: tuple[str, ...]) -> T:
             raise RuntimeError(f"the entries {key!r}{_at(path)} cannot be joined: {error}") from error
     size = first._batch_size
     length = sum(td._batch_size[dim] for td in tds)
-    return first._make(source, Size((*size[:dim], length, *size[dim + 1 :])), _device(tds))
+    return first._make(source, Size((*size[:dim], length, *size[dim + 1 :])), _device(tds), first._names)
 
 
 def _device(tds: list[T]) -> str | None:
     device = tds[0]._device
     return device if all(td._device == device for td in tds) else None
+
+
+def _names(tds: list[T], dim: int) -> Names:
+    first = tds[0]._names
+    return inserted(first, dim) if first is not None and all(td._names == first for td in tds) else None
 
 
 def _at(path: tuple[str, ...]) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 
 from corral.arrays.libraries import convert, library_of
 from corral.arrays.operations import as_array, device_of
+from corral.tensordict.names import Named, Names, merged
 
 __all__ = ["Base", "KeyThroughLeafError", "NestedKey", "Size", "unravel_key"]
 
@@ -88,46 +89,52 @@ def device_name(device: Any) -> str | None:
     return f"cuda:{device}" if isinstance(device, int) else str(device)
 
 
-class Base:
+class Base(Named):
     """What the parts of `TensorDict` build on."""
 
-    __slots__ = ("__weakref__", "_batch_size", "_device", "_locked", "_source")
+    __slots__ = ("__weakref__", "_device", "_locked")
 
-    _source: dict[str, Any]
     _batch_size: Size
     _device: str | None
     # Whether entries are fixed; a reference to the TensorDict that this one was locked with, if there is one.
     _locked: bool | weakref.ref[Base]
 
     @classmethod
-    def _make(cls, source: dict[str, Any], batch_size: Size, device: str | None = None) -> Self:
+    def _make(cls, source: dict[str, Any], batch_size: Size, device: str | None = None, names: Names = None) -> Self:
         """Wrap entries that are known to be right: nothing is checked and nothing copied."""
         self = cls.__new__(cls)
         self._source = source
         self._batch_size = batch_size
         self._device = device
         self._locked = False
+        self._names = names
         return self
 
-    def _map(self, function: Callable[[Any], Any], batch_size: Size | None = None) -> Self:
-        """Apply a function to every leaf; `batch_size` takes the place of as many dimensions as `self` has."""
+    def _map(self, function: Callable[[Any], Any], batch_size: Size | None = None, names: Names = None) -> Self:
+        """Apply a function to every leaf; `batch_size` takes the place of as many dimensions as `self` has.
+
+        Names are kept where the batch size is, else they are `names`.
+        """
         if batch_size is None:
             return self._map_values(function)
-        return self._map_resized(function, batch_size, len(self._batch_size))
+        return self._map_resized(function, batch_size, len(self._batch_size), names)
 
     def _map_values(self, function: Callable[[Any], Any]) -> Self:
         source = {
             key: value._map_values(function) if isinstance(value, Base) else function(value)
             for key, value in self._source.items()
         }
-        return self._make(source, self._batch_size, self._device)
+        return self._make(source, self._batch_size, self._device, self._names)
 
-    def _map_resized(self, function: Callable[[Any], Any], root: Size, replaced: int) -> Self:
+    def _map_resized(self, function: Callable[[Any], Any], root: Size, replaced: int, names: Names = None) -> Self:
         source = {
-            key: value._map_resized(function, root, replaced) if isinstance(value, Base) else function(value)
+            key: value._map_resized(function, root, replaced, names) if isinstance(value, Base) else function(value)
             for key, value in self._source.items()
         }
-        return self._make(source, Size(root + self._batch_size[replaced:]), self._device)
+        size = self._batch_size
+        if names is not None or self._names is not None:
+            names = merged(names or (None,) * len(root), replaced, self._names, len(size))
+        return self._make(source, Size(root + size[replaced:]), self._device, names)
 
     def _leaves(self) -> Iterable[Any]:
         for value in self._source.values():
@@ -155,6 +162,7 @@ class Base:
             if isinstance(leaf, Base) and leaf._batch_size[: len(size)] != size:
                 leaf.batch_size = size
         self._batch_size = size
+        self._resize_names(len(size))
 
     def _fits(self, size: Size) -> bool:
         return all(tuple(leaf.shape[: len(size)]) == size for leaf in self._leaves())
@@ -206,14 +214,16 @@ class Base:
             return value
         if isinstance(value, Base):
             if value._batch_size[: len(size)] != size:
-                value = value._make(dict(value._source), value._batch_size, value._device)
+                value = value._make(dict(value._source), value._batch_size, value._device, value._names)
                 value.batch_size = size
+            if self._names is not None or value._names is not None:
+                value = self._named_alike(value)
             if self._device is not None and value._device != self._device:
                 value = value._on_device(self._device)
         elif isinstance(value, Mapping):
-            nested = self._make({}, size, self._device)
+            nested = self._make({}, size, self._device, self._names)
             nested._fill(value)
-            value = nested
+            value = nested if nested._names is self._names else self._named_alike(nested)
         else:
             if library_of(value) == "other":
                 value = self._from_other(key, value)
@@ -268,7 +278,7 @@ class Base:
         if not isinstance(nested, Base):
             if nested is not None:
                 raise KeyError(f"cannot set the nested key {key!r}: the entry {first!r} is a leaf, not a TensorDict")
-            nested = self._source[first] = self._make({}, self._batch_size, self._device)
+            nested = self._source[first] = self._make({}, self._batch_size, self._device, self._names)
         nested._put(rest[0] if len(rest) == 1 else rest, value)
 
     def _on_device(self, device: str | None) -> Self:

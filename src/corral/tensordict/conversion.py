@@ -186,9 +186,12 @@ class Conversion(Base):
         """Return a TensorDict with contiguous leaves."""
         return self._map(contiguous)
 
-    def bytes(self) -> Any:
-        """Return the number of bytes of all leaves."""
-        return sum(nbytes(leaf) for leaf in self._leaves())
+    def bytes(self, *, count_duplicates: Any = True) -> Any:
+        """Return the number of bytes of all leaves; an array counts as often as it is an entry, or once."""
+        leaves = list(self._leaves())
+        if not count_duplicates:
+            leaves = list({id(leaf): leaf for leaf in leaves}.values())
+        return sum(nbytes(leaf) for leaf in leaves)
 
     @property
     def dtype(self) -> Any:

@@ -11,17 +11,39 @@ from corral.arrays.operations import clone as clone_array
 from corral.tensordict import assembling
 from corral.tensordict.base import Base, Size, as_size, device_name
 from corral.tensordict.conversion import Conversion
+from corral.tensordict.creating import Creating
+from corral.tensordict.inspecting import Inspecting
+from corral.tensordict.mapping import MapProcesses
+from corral.tensordict.naming import Naming
+from corral.tensordict.padding import Padding
 from corral.tensordict.pointwise import Pointwise
 from corral.tensordict.printing import Printing
-from corral.tensordict.shaping import Shaping
+from corral.tensordict.rearranging import Rearranging
+from corral.tensordict.selecting import Selecting
 from corral.tensordict.sharing import Sharing
+from corral.tensordict.splitting import Splitting
 from corral.tensordict.torch_interop import TorchInterop
 from corral.tensordict.transfers import Transfers
 
 __all__ = ["TensorDict"]
 
 
-class TensorDict(Transfers, Sharing, Conversion, Pointwise, Shaping, TorchInterop, Printing):
+class TensorDict(
+    Transfers,
+    Sharing,
+    Conversion,
+    Pointwise,
+    TorchInterop,
+    Naming,
+    Rearranging,
+    Selecting,
+    Creating,
+    Padding,
+    Splitting,
+    MapProcesses,
+    Inspecting,
+    Printing,
+):
     """A dictionary of arrays, nested or not, that share their leading dimensions.
 
     Leaves keep their type: a NumPy array stays one, a torch tensor too. Numbers and lists become NumPy arrays.
@@ -34,19 +56,14 @@ class TensorDict(Transfers, Sharing, Conversion, Pointwise, Shaping, TorchIntero
         The leading dimensions that all leaves share; none by default.
     device : optional
         Where all leaves shall lie; by default each stays where it is.
-    names : None
-        Dimensions cannot have names; there for the order of tensordict's arguments.
+    names : sequence of str or None, optional
+        Names of the batch dimensions.
     non_blocking : bool, optional
         Accepted for compatibility.
     lock : bool
         Forbid to add, replace and remove entries.
     **kwargs
         The entries.
-
-    Raises
-    ------
-    NotImplementedError
-        If `names` are given.
 
     Examples
     --------
@@ -71,10 +88,6 @@ class TensorDict(Transfers, Sharing, Conversion, Pointwise, Shaping, TorchIntero
         lock: bool = False,
         **kwargs: Any,
     ) -> None:
-        if names is not None:
-            raise NotImplementedError(
-                f"TensorDict: names={names!r} was given, but dimensions cannot have names here: leave names out"
-            )
         if source is None:
             source = kwargs
         elif kwargs:
@@ -87,7 +100,10 @@ class TensorDict(Transfers, Sharing, Conversion, Pointwise, Shaping, TorchIntero
         self._batch_size = as_size(batch_size)
         self._device = device_name(device)
         self._locked = False
+        self._names = None
         self._fill(source)
+        if names is not None:
+            self._set_names(names)
         if lock:
             self._lock(True)
 
@@ -100,6 +116,7 @@ class TensorDict(Transfers, Sharing, Conversion, Pointwise, Shaping, TorchIntero
         batch_size: Any = None,
         device: Any = None,
         batch_dims: int | None = None,
+        names: Any = None,
     ) -> Self:
         """Return a TensorDict of a dict's entries.
 
@@ -115,6 +132,8 @@ class TensorDict(Transfers, Sharing, Conversion, Pointwise, Shaping, TorchIntero
             Where all leaves shall lie.
         batch_dims : int, optional
             With `auto_batch_size`, the largest number of batch dimensions.
+        names : sequence of str or None, optional
+            Names of the batch dimensions.
 
         Examples
         --------
@@ -126,7 +145,11 @@ class TensorDict(Transfers, Sharing, Conversion, Pointwise, Shaping, TorchIntero
         if batch_size is not None and batch_dims is not None:
             raise ValueError("batch_size and batch_dims cannot both be given")
         td = cls(input_dict, batch_size=batch_size, device=device)
-        return td.auto_batch_size_(batch_dims) if auto_batch_size and batch_size is None else td
+        if auto_batch_size and batch_size is None:
+            td.auto_batch_size_(batch_dims)
+        if names is not None:
+            td._set_names(names)
+        return td
 
     def auto_batch_size_(self, batch_dims: int | None = None) -> Self:
         """Set the batch size to the leading dimensions that all leaves share, `batch_dims` of them at most."""
@@ -238,7 +261,10 @@ class TensorDict(Transfers, Sharing, Conversion, Pointwise, Shaping, TorchIntero
         path: tuple[str, ...],
     ) -> Self | None:
         empty = inspect.Parameter.empty
-        result = self if inplace else self._make({}, self._batch_size if size is None else size, self._device)
+        result = self
+        if not inplace:
+            names = self._names if size is None else None
+            result = self._make({}, self._batch_size if size is None else size, self._device, names)
         found = False
         for key, value in list(self._source.items()):
             entries = []

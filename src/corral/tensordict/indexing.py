@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -10,10 +10,13 @@ import numpy as np
 from corral.arrays.indexing import assign, is_advanced, normalize, take
 from corral.arrays.operations import as_array
 from corral.arrays.operations import unbind as unbind_array
-from corral.tensordict.base import Base, Size
-from corral.tensordict.keys import Keys
+from corral.tensordict.base import Base, NestedKey, Size, unravel_key
+from corral.tensordict.keys import Keys, split
+from corral.tensordict.names import after_index
 
 __all__ = ["Indexing"]
+
+_EVERYTHING = slice(None)
 
 
 class Indexing(Keys):
@@ -47,7 +50,10 @@ class Indexing(Keys):
                 pass  # no such entry, or a tuple in the tuple
         if isinstance(index, str) or (isinstance(index, tuple) and _is_key(index)):
             return self._require(index)
-        return self._take(normalize(index, len(self._batch_size)))
+        parts = normalize(index, len(self._batch_size))
+        if type(index) is not int and all(type(part) is slice and part == _EVERYTHING for part in parts):
+            return self
+        return self._take(parts)
 
     def _take(self, index: tuple[Any, ...]) -> Self:
         if len(index) == 1 and type(rows := index[0]) is np.ndarray and (rows.ndim == 1 or rows.dtype.kind != "b"):
@@ -58,7 +64,7 @@ class Indexing(Keys):
         def part(leaf: Any) -> Any:
             return leaf[full] if full is not None and type(leaf) is np.ndarray else take(leaf, index)
 
-        return self._map_resized(part, size, len(self._batch_size))
+        return self._map_resized(part, size, len(self._batch_size), after_index(self._names, index))
 
     def _rows(self, rows: np.ndarray[Any, Any]) -> Self:
         """Take rows by one array of integers or one mask, which is looked at once for all leaves."""
@@ -72,10 +78,12 @@ class Indexing(Keys):
         elif rows.size and not (-size[0] <= rows.min() and rows.max() < size[0]):
             raise IndexError(f"an index is out of bounds for dimension 0 with size {size[0]}")
 
+        names = self._names and after_index(self._names, (rows,))
+
         def pick(leaf: Any) -> Any:
             return leaf.take(rows, 0) if type(leaf) is np.ndarray else take(leaf, (rows,))
 
-        return self._map_resized(pick, Size((*rows.shape, *size[1:])), len(size))
+        return self._map_resized(pick, Size((*rows.shape, *size[1:])), len(size), names)
 
     def get_at(self, key: Any, index: Any, default: Any = None) -> Any:
         """Return a part of the entry of a key, or `default`."""
@@ -148,10 +156,28 @@ class Indexing(Keys):
             assign(entry, normalize(index, len(entry.shape)), value)
         return self
 
-    def update_at_(self, input_dict_or_td: Any, index: Any, clone: bool = False) -> Self:
-        """Write a part of the batch of every entry that a dict or TensorDict has."""
+    def update_at_(
+        self,
+        input_dict_or_td: Any,
+        idx: Any,
+        clone: bool = False,
+        *,
+        non_blocking: bool = False,
+        keys_to_update: Iterable[NestedKey] | None = None,
+    ) -> Self:
+        """Write a part of the batch of every entry that a dict or TensorDict has, or only of `keys_to_update`."""
+        wanted = None if keys_to_update is None else [unravel_key(key) for key in keys_to_update]
         for key, value in input_dict_or_td.items():
-            self.set_at_(key, value, index)
+            if wanted is None:
+                self.set_at_(key, value, idx)
+                continue
+            name = unravel_key(key)
+            parts = [split(each)[1] for each in wanted if split(each)[0] == split(name)[0]]
+            if name in wanted:
+                self.set_at_(key, value, idx)
+            elif parts and isinstance(value, (Base, Mapping)):
+                nested = self._require(key)
+                nested.update_at_(value, idx, keys_to_update=[part for part in parts if part is not None])
         return self
 
     def unbind(self, dim: int = 0) -> tuple[Self, ...]:
@@ -168,10 +194,13 @@ class Indexing(Keys):
             value._unbind(dim) if isinstance(value, Indexing) else unbind_array(value, dim)
             for value in self._source.values()
         ]
-        names = self._source.keys()
+        keys = self._source.keys()
+        names = self._names and after_index(self._names, (*(slice(None),) * dim, 0))
         if not columns:
-            return tuple(self._make({}, part, device) for _ in range(size[dim]))
-        return tuple(self._make(dict(zip(names, row, strict=True)), part, device) for row in zip(*columns, strict=True))
+            return tuple(self._make({}, part, device, names) for _ in range(size[dim]))
+        return tuple(
+            self._make(dict(zip(keys, row, strict=True)), part, device, names) for row in zip(*columns, strict=True)
+        )
 
     def _dim(self, dim: int) -> int:
         count = len(self._batch_size)

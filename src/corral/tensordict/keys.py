@@ -8,7 +8,7 @@ from typing import Any, Self
 from corral.arrays.libraries import copy_into, library_of
 from corral.arrays.operations import as_array
 from corral.arrays.operations import clone as clone_array
-from corral.tensordict.base import Base, KeyThroughLeafError, NestedKey, Size, unravel_key
+from corral.tensordict.base import Base, KeyThroughLeafError, NestedKey, Size, device_name, unravel_key
 from corral.tensordict.views import ItemsView, KeysView, ValuesView
 
 __all__ = ["Keys"]
@@ -224,10 +224,30 @@ class Keys(Base):
         self._source.clear()
         return self
 
-    def empty(self, recurse: bool = False) -> Self:
-        """Return a TensorDict of the same batch size without leaves; with the nested ones if `recurse`."""
-        nested = {k: v.empty(True) for k, v in self._source.items() if isinstance(v, Keys)} if recurse else {}
-        return self._make(nested, self._batch_size, self._device)
+    def empty(
+        self, recurse: bool = False, *, batch_size: Any = None, device: Any = _MISSING, names: Any = None
+    ) -> Self:
+        """Return a TensorDict of the same batch size without leaves; with the nested ones if `recurse`.
+
+        Parameters
+        ----------
+        recurse : bool
+            Keep nested TensorDicts, without their leaves.
+        batch_size, device, names : optional
+            Those of the result, where they shall be others.
+        """
+        result = self._without_leaves(recurse)
+        if device is not _MISSING:
+            result._set_device(device_name(device))
+        if batch_size is not None:
+            result.batch_size = batch_size
+        if names is not None:
+            result._set_names(names)
+        return result
+
+    def _without_leaves(self, recurse: bool) -> Self:
+        nested = {k: v._without_leaves(True) for k, v in self._source.items() if isinstance(v, Keys)} if recurse else {}
+        return self._make(nested, self._batch_size, self._device, self._names)
 
     def del_(self, key: NestedKey) -> Self:
         """Remove an entry."""
@@ -344,7 +364,7 @@ class Keys(Base):
         strict : bool
             Raise a `KeyError` for a key that does not exist.
         """
-        result = self._make({}, self._batch_size, self._device)
+        result = self._make({}, self._batch_size, self._device, self._names)
         groups: dict[str, list[Any] | None] = {}
         for key in keys:
             if self._find(key) is _MISSING:
@@ -365,7 +385,7 @@ class Keys(Base):
 
     def exclude(self, *keys: NestedKey, inplace: bool = False) -> Self:
         """Return a TensorDict without these entries; the others are shared and not copied."""
-        result = self._make(dict(self._source), self._batch_size, self._device)
+        result = self._make(dict(self._source), self._batch_size, self._device, self._names)
         groups: dict[str, list[NestedKey]] = {}
         for key in keys:
             first, rest = split(key)
@@ -420,7 +440,7 @@ class Keys(Base):
         >>> list(td.keys()), list(td.unflatten_keys().keys(True))
         (['b.c'], [('b', 'c'), 'b'])
         """
-        result = self._make({}, self._batch_size, self._device)
+        result = self._make({}, self._batch_size, self._device, self._names)
         for key, value in self.items(True, True):
             name = key if isinstance(key, str) else separator.join(key)
             if name in result._source:
@@ -430,7 +450,7 @@ class Keys(Base):
 
     def unflatten_keys(self, separator: str = ".", inplace: bool = False) -> Self:
         """Return a TensorDict whose keys are nested where they have the separator."""
-        result = self._make({}, self._batch_size, self._device)
+        result = self._make({}, self._batch_size, self._device, self._names)
         for key, value in self._source.items():
             parts = tuple(key.split(separator))
             if len(parts) > 1 and result._find(parts) is not _MISSING:

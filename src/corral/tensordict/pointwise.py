@@ -13,6 +13,7 @@ import numpy as np
 from corral.arrays.libraries import convert, copy_into, library_of, namespace_of
 from corral.arrays.operations import fill_like
 from corral.tensordict.base import Base, Size
+from corral.tensordict.names import after_index
 
 __all__ = ["Pointwise"]
 
@@ -83,7 +84,7 @@ class Pointwise(Base):
                 raise KeyError(f"the entry {key!r} is a leaf on one side and a TensorDict on the other")
             else:
                 source[key] = _array(function(leaf, _pair(leaf, value)), leaf)
-        return self._make(source, self._batch_size, self._device)
+        return self._make(source, self._batch_size, self._device, self._names)
 
     def _inplace(self, function: Binary, other: Any) -> Self:
         result = self._binary(function, other)
@@ -252,10 +253,14 @@ class Pointwise(Base):
             reduced = getattr(_namespace(leaf), name)(leaf, axis=axis, keepdims=keepdim)
             return _array(reduced, leaf)
 
-        return self._map(reduce, target)
+        keeps = name in ("sum", "mean") and self._names is not None
+        names = (
+            (after_index(self._names, (*(slice(None),) * axis, 0)) if not keepdim else self._names) if keeps else None
+        )
+        return self._map(reduce, target, names)
 
     def _drop_batch(self) -> None:
-        self._batch_size = Size()
+        self._batch_size, self._names = Size(), None
         for value in self._source.values():
             if isinstance(value, Pointwise):
                 value._drop_batch()

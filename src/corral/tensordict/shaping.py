@@ -6,12 +6,14 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
+from corral.arrays.dtype_views import is_dtype, view_dtype
 from corral.arrays.operations import expand as expand_array
 from corral.arrays.operations import permute as permute_array
 from corral.arrays.operations import reshape as reshape_array
 from corral.arrays.operations import view as view_array
 from corral.tensordict.base import Size
 from corral.tensordict.indexing import Indexing
+from corral.tensordict.names import Names, some_names
 
 __all__ = ["Shaping"]
 
@@ -48,7 +50,10 @@ class Shaping(Indexing):
             ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
         prefix = (slice(None),) * dim
         starts = [0, *ends]
-        return tuple(self._take((*prefix, slice(start, end))) for start, end in zip(starts, ends, strict=False))
+        return tuple(
+            self._locked_alike(self._take((*prefix, slice(start, end))))
+            for start, end in zip(starts, ends, strict=False)
+        )
 
     def chunk(self, chunks: int, dim: int = 0) -> tuple[Self, ...]:
         """Return at most this many parts of equal length; the last may be shorter."""
@@ -58,12 +63,23 @@ class Shaping(Indexing):
             return self.split([0] * chunks, dim)
         return self.split(max(1, -(-self._batch_size[self._dim(dim)] // chunks)), dim)
 
-    def _reshaped(self, shape: Sequence[int], function: Callable[[Any, Sequence[int]], Any]) -> Self:
+    def _reshaped(
+        self, shape: Sequence[int], function: Callable[[Any, Sequence[int]], Any], names: Names = None
+    ) -> Self:
         count = len(self._batch_size)
-        return self._map(lambda leaf: function(leaf, (*shape, *leaf.shape[count:])), Size(shape))
+        return self._locked_alike(
+            self._map(lambda leaf: function(leaf, (*shape, *leaf.shape[count:])), Size(shape), names)
+        )
 
-    def reshape(self, *shape: Any, size: Any = None) -> Self:
+    def _locked_alike(self, result: Self) -> Self:
+        if self._locked and result is not self:
+            result._lock(True)
+        return result
+
+    def reshape(self, *shape: Any, size: Any = None, inplace: bool = False) -> Self:
         """Return a TensorDict whose batch has another shape; one dimension may be -1.
+
+        With `inplace`, this TensorDict gets the reshaped leaves.
 
         Examples
         --------
@@ -73,10 +89,27 @@ class Shaping(Indexing):
         (3, 8, 5)
         """
         target = self._complete(_shape(shape if size is None else (size,)))
-        return self._reshaped(target, reshape_array)
+        result = self if target == self._batch_size else self._reshaped(target, reshape_array)
+        return self._rebind(result) if inplace else result
 
-    def view(self, *shape: Any, size: Any = None) -> Self:
-        """Return the same as `reshape`, but fail where a leaf would have to be copied."""
+    def view(self, *shape: Any, size: Any = None, batch_size: Any = None) -> Self:
+        """Return the same as `reshape`, but fail where a leaf would have to be copied.
+
+        Given a dtype in place of a shape, return one whose leaves are the same bytes seen as that dtype;
+        `batch_size` is then that of the result.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from corral import TensorDict
+        >>> td = TensorDict(a=np.zeros((4, 2), "float32"), batch_size=[4])
+        >>> td.view(2, 2)["a"].shape, td.view(np.dtype("int64"))["a"].shape
+        ((2, 2, 2), (4, 1))
+        """
+        if len(shape) == 1 and is_dtype(shape[0]):
+            dtype = shape[0]
+            result: Any = self.apply(lambda leaf: view_dtype(leaf, dtype), batch_size=batch_size)  # type: ignore[attr-defined]
+            return result  # type: ignore[no-any-return]
         target = self._complete(_shape(shape if size is None else (size,)))
         if target == self._batch_size:
             return self
@@ -92,8 +125,8 @@ class Shaping(Indexing):
             return shape
         raise RuntimeError(f"shape '{list(shape)}' is invalid for a batch of size {list(self._batch_size)}")
 
-    def flatten(self, start_dim: int | None = None, end_dim: int | None = None) -> Self:
-        """Return a TensorDict in which several batch dimensions are one."""
+    def flatten(self, start_dim: int | None = None, end_dim: int | None = None, *, inplace: bool = False) -> Self:
+        """Return a TensorDict in which several batch dimensions are one; with `inplace`, change this one."""
         count = len(self._batch_size)
         start = 0 if start_dim is None else start_dim
         end = -1 if end_dim is None else end_dim
@@ -111,10 +144,12 @@ class Shaping(Indexing):
             return self
         size = self._batch_size
         shape = (*size[:start], math.prod(size[start : end + 1]), *size[end + 1 :])
-        return self._reshaped(shape, reshape_array)
+        names = self._names and some_names((*self._names[:start], None, *self._names[end + 1 :]))
+        result = self._reshaped(shape, reshape_array, names)
+        return self._rebind(result) if inplace else result
 
-    def unflatten(self, dim: int, unflattened_size: Sequence[int]) -> Self:
-        """Return a TensorDict in which one batch dimension is several."""
+    def unflatten(self, dim: int, unflattened_size: Sequence[int], *, inplace: bool = False) -> Self:
+        """Return a TensorDict in which one batch dimension is several; with `inplace`, change this one."""
         dim = self._dim(dim)
         size = self._batch_size
         part = list(unflattened_size)
@@ -126,7 +161,23 @@ class Shaping(Indexing):
                 f"unflatten: Provided sizes {list(unflattened_size)} don't multiply up to the size of dim {dim} "
                 f"({size[dim]}) in the input tensor"
             )
-        return self._reshaped((*size[:dim], *part, *size[dim + 1 :]), reshape_array)
+        names = self._names and (*self._names[:dim], *(None,) * (len(part) - 1), *self._names[dim:])
+        result = self._reshaped((*size[:dim], *part, *size[dim + 1 :]), reshape_array, names)
+        return self._rebind(result) if inplace else result
+
+    def _rebind(self, result: Self) -> Self:
+        """Take over the leaves, the batch size and the names of what was made of this TensorDict."""
+        if result is self:
+            return self
+        self._refuse_if_locked()
+        for key, value in result._source.items():
+            mine = self._source[key]
+            if isinstance(mine, Shaping):
+                mine._rebind(value)
+            else:
+                self._source[key] = value
+        self._batch_size, self._names = result._batch_size, result._names
+        return self
 
     def permute(self, *args: Any, dims: Any = None) -> Self:
         """Return a TensorDict with its batch dimensions in another order."""
@@ -138,7 +189,10 @@ class Shaping(Indexing):
         if order == list(range(count)):
             return self
         size = Size(self._batch_size[d] for d in order)
-        return self._map(lambda leaf: permute_array(leaf, (*order, *range(count, len(leaf.shape)))), size)
+        names = self._names and tuple(self._names[d] for d in order)
+        return self._locked_alike(
+            self._map(lambda leaf: permute_array(leaf, (*order, *range(count, len(leaf.shape)))), size, names)
+        )
 
     def transpose(self, dim0: int, dim1: int) -> Self:
         """Return a TensorDict with two batch dimensions swapped."""
@@ -166,7 +220,7 @@ class Shaping(Indexing):
         if not dropped:
             return self
         index = tuple(0 if d in dropped else slice(None) for d in range(len(size)))
-        return self._take(index)
+        return self._locked_alike(self._take(index))
 
     def unsqueeze(self, dim: int) -> Self:
         """Return a TensorDict with a batch dimension of length 1 more."""
@@ -176,7 +230,7 @@ class Shaping(Indexing):
                 "unsqueezing is allowed for dims comprised between `-td.batch_dims - 1` and `td.batch_dims` only. "
                 f"Got dim={dim} with a batch size of {self._batch_size}."
             )
-        return self._take((*(slice(None),) * (dim % (count + 1)), None))
+        return self._locked_alike(self._take((*(slice(None),) * (dim % (count + 1)), None)))
 
     def expand(self, *args: Any, shape: Any = None, inplace: bool = False) -> Self:
         """Return a TensorDict whose batch dimensions of length 1 are repeated, without a copy.
@@ -200,7 +254,10 @@ class Shaping(Indexing):
             )
         result = Size((*target[:extra], *full))
         count = len(size)
-        return self._map(lambda leaf: expand_array(leaf, (*result, *leaf.shape[count:])), result)
+        names = self._names and (*(None,) * extra, *self._names)
+        return self._locked_alike(
+            self._map(lambda leaf: expand_array(leaf, (*result, *leaf.shape[count:])), result, names)
+        )
 
     def expand_as(self, other: Any) -> Self:
         """Return this TensorDict expanded to the batch size of another one."""

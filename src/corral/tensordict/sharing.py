@@ -12,6 +12,7 @@ from corral.arrays.libraries import copy_into, dtype_name, library_of
 from corral.arrays.operations import device_of, nbytes
 from corral.tensordict.base import Base, Size
 from corral.tensordict.keys import Keys
+from corral.tensordict.names import Names
 
 __all__ = ["Sharing"]
 
@@ -122,7 +123,8 @@ class Sharing(Keys):
         return bool(leaves) and all(_place(leaf) is not None or _is_torch_shared(leaf) for leaf in leaves)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self._source, tuple(self._batch_size), self._device, self.is_locked)
+        parts = (type(self), self._source, tuple(self._batch_size), self._device, self.is_locked)
+        return _rebuild, parts if self._names is None else (*parts, self._names)
 
 
 def _grad(leaf: Any) -> tuple[bool, bool]:
@@ -191,9 +193,14 @@ def _is_torch_shared(leaf: Any) -> bool:
 
 
 def _rebuild(
-    kind: type[Any], source: dict[str, Any], batch_size: tuple[int, ...], device: str | None, locked: bool
+    kind: type[Any],
+    source: dict[str, Any],
+    batch_size: tuple[int, ...],
+    device: str | None,
+    locked: bool,
+    names: Names = None,
 ) -> Any:
-    td = kind._make(source, Size(batch_size), device)
+    td = kind._make(source, Size(batch_size), device, names)
     if locked:
         td._lock(True)
     return td
@@ -208,7 +215,7 @@ def _pass_handles(kind: type) -> None:
 
 def _reduce_shared(td: Any) -> tuple[Any, ...]:
     source = {key: value if isinstance(value, Base) else _handle(value) for key, value in td._source.items()}
-    return _attach_td, (type(td), source, tuple(td._batch_size), td._device, td.is_locked)
+    return _attach_td, (type(td), source, tuple(td._batch_size), td._device, td.is_locked, td._names)
 
 
 class _Handle:
@@ -246,8 +253,13 @@ def _handle(leaf: Any) -> Any:
 
 
 def _attach_td(
-    kind: type[Any], source: dict[str, Any], batch_size: tuple[int, ...], device: str | None, locked: bool
+    kind: type[Any],
+    source: dict[str, Any],
+    batch_size: tuple[int, ...],
+    device: str | None,
+    locked: bool,
+    names: Names = None,
 ) -> Any:
     _pass_handles(kind)
     attached = {key: value.attach() if isinstance(value, _Handle) else value for key, value in source.items()}
-    return _rebuild(kind, attached, batch_size, device, locked)
+    return _rebuild(kind, attached, batch_size, device, locked, names)

@@ -112,6 +112,9 @@ _HANDLERS: dict[str, Callable[..., Any]] = {
         for name in (
             *("split", "chunk", "unbind", "reshape", "flatten", "unflatten", "permute", "transpose", "squeeze"),
             *("unsqueeze", "clone", "all", "any", "sum", "mean"),
+            *("gather", "masked_select", "narrow", "tensor_split", "movedim", "moveaxis", "swapaxes", "swapdims"),
+            *("flip", "fliplr", "flipud", "roll", "rot90", "tile", "repeat_interleave", "broadcast_to"),
+            *("atleast_1d", "atleast_2d", "atleast_3d"),
         )
     },
 }

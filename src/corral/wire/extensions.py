@@ -204,6 +204,8 @@ def _write_tensordict(w: Writer, obj: Any) -> Any:
         None if device is None else str(device),
         bool(getattr(obj, "is_locked", False)),
     ]
+    if obj._names is not None:
+        content.append(w.walk(list(obj._names)))
     w.path.discard(id(obj))
     return w.tag(_TENSORDICT, content)
 
@@ -350,11 +352,16 @@ def _build_strings(r: Reader, content: Any) -> Any:
 def _build_tensordict(r: Reader, content: Any) -> Any:
     from corral.tensordict import TensorDict
 
-    source, batch_size, device, locked = content
-    if type(source) is not dict or not (device is None or type(device) is str):
+    source, batch_size, device, locked, *rest = content
+    if type(source) is not dict or not (device is None or type(device) is str) or len(rest) > 1:
         raise CodecError("malformed TensorDict")
+    names = rest[0] if rest else None
+    if names is not None and (
+        type(names) is not list or any(not (name is None or type(name) is str) for name in names)
+    ):
+        raise CodecError("malformed TensorDict: names must be strings")
     try:
-        result = TensorDict(source, batch_size=arrays.checked_shape(batch_size), device=device)
+        result = TensorDict(source, batch_size=arrays.checked_shape(batch_size), device=device, names=names)
         return result.lock_() if locked else result
     except Exception as error:  # whatever a library says of a device, a shape or a key that it does not have
         raise CodecError(f"malformed TensorDict: {error}") from None
