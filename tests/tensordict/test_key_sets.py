@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from corral import TensorDict
@@ -30,8 +30,8 @@ BY_KEYS = {
     "split_keys in place": lambda td, k, q: td.split_keys([k], inplace=True, strict=False),
     "split_keys structure": lambda td, k, q: td.split_keys([k], reproduce_struct=True, strict=False),
     "separates": lambda td, k, q: td.separates(k),
-    "separates loosely": lambda td, k, q: td.separates(k, q, strict=False),
-    "separates kept": lambda td, k, q: td.separates(k, strict=False, filter_empty=False),
+    "separates some": lambda td, k, q: td.separates(*(key for key in (k, q) if key in td.keys(True))),
+    "separates kept": lambda td, k, q: td.separates(k, filter_empty=False),
     "rename_keys": lambda td, k, q: td.rename_keys({k: "z"}),
     "rename_keys swapped": lambda td, k, q: td.rename_keys({k: q, q: k}) if len(k) == len(q) == 1 else None,
     "rename_keys loosely": lambda td, k, q: td.rename_keys({k: ("y", "z")}, strict=False),
@@ -99,6 +99,7 @@ JOINS = {
 @settings(max_examples=25, deadline=None)
 @given(batches(max_dims=2), st.lists(st.integers(1, 2), max_size=2).map(tuple), st.integers(-3, 3), st.booleans())
 def test_entries_in_one_array(function: Any, batch: Any, shape: Any, dim: int, alike: bool) -> None:
+    assume(0 not in batch)  # torch joins an empty vector with anything
     leaf = ("leaf", shape, "float32")
     spec = {"b": leaf, "a": leaf if alike else ("leaf", (*shape, 1), "float32")}
     if "stack_from_tensordict" in function.__code__.co_names or "cat_from_tensordict" in function.__code__.co_names:
@@ -117,6 +118,14 @@ def test_arrays_joined_into_another() -> None:
     assert target.tolist() == [0, 0, 1, 1]
     with pytest.raises(RuntimeError, match="no entry"):
         TensorDict().stack_from_tensordict()
+
+
+def test_separates_leaves_out_what_does_not_exist() -> None:
+    td = TensorDict(a=np.zeros(2), b=np.ones(2))
+    assert list(td.separates("a", "q", strict=False).keys()) == ["a"]
+    assert td.separates("q", default=np.ones(1))["q"].tolist() == [1]
+    with pytest.raises(KeyError, match='"q" not found'):
+        td.separates("q")
 
 
 def test_duplicates_are_counted_once() -> None:

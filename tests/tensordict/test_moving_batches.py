@@ -86,7 +86,7 @@ MOVES = {
 
 @table(MOVES)
 @settings(max_examples=25, deadline=None)
-@given(specs(dtypes=NUMBERS), batches(), st.data())
+@given(specs(dtypes=NUMBERS, min_size=1), batches(), st.data())
 def test_moves(function: Any, spec: Any, batch: Any, data: Any) -> None:
     some = st.integers(-len(batch), max(0, len(batch) - 1)) | dims
     i, j = data.draw(some), data.draw(some)
@@ -96,9 +96,10 @@ def test_moves(function: Any, spec: Any, batch: Any, data: Any) -> None:
     n = data.draw(sizes)
     if "repeat_interleave" in function.__code__.co_names:  # where tensordict takes dimensions that do not exist
         i = i % max(1, len(batch)) if data.draw(st.booleans()) else -9
+    if function.__code__.co_names[0] == "repeat" and not batch:  # where tensordict fails
+        return
     compare(lambda td: function(td, i, j, n), spec, batch)
-    if function.__code__.co_names[:1] != ("new_empty",):
-        compare(lambda td: function(td.lock_(), i, j, n), spec, batch)
+    compare(lambda td: function(td.lock_(), i, j, n), spec, batch)
 
 
 @settings(max_examples=60, deadline=None)

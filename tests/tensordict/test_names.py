@@ -85,7 +85,7 @@ OPERATIONS: dict[str, Callable[[Any], Any]] = {
     "select": lambda td: [td.select("n"), td.exclude("a")],
     "empty": lambda td: [td.empty(), td.empty(recurse=True), td.empty(batch_size=[2])],
     "flatten keys": lambda td: [td.flatten_keys(), td.flatten_keys().unflatten_keys()],
-    "to": lambda td: [td.to(torch.float64), td.to("cpu"), td.to(batch_size=[2]), td.detach(), td.contiguous()],
+    "to": lambda td: [td.to(torch.float64), td.to("cpu"), td.detach(), td.contiguous()],
     "consolidate": lambda td: td.consolidate(),
     "stack": lambda td: [torch.stack([td, td], 1), torch.stack([td, td.rename("x", "q")]), torch.stack([td])],
     "cat": lambda td: torch.cat([td, td], 1),

@@ -83,10 +83,11 @@ def repeat(x: Any, counts: Sequence[int]) -> Any:
     """
     library = library_of(x)
     if library == "torch":
-        return x.repeat(*counts)
-    if any(count < 0 for count in counts):
+        return x.repeat(tuple(counts))
+    extra = len(counts) - len(x.shape)
+    if any(count * n < 0 for count, n in zip(counts, (*(1,) * extra, *x.shape), strict=True)):
         raise RuntimeError(f"a dimension cannot be repeated a negative number of times: {list(counts)}")
-    return (np if library == "numpy" else namespace_of(x)).tile(x, tuple(counts))
+    return (np if library == "numpy" else namespace_of(x)).tile(x, tuple(max(0, count) for count in counts))
 
 
 def repeat_interleave(x: Any, repeats: Any, dim: int, output_size: int | None = None) -> Any:

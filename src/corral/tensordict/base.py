@@ -133,7 +133,7 @@ class Base(Named):
         }
         size = self._batch_size
         if names is not None or self._names is not None:
-            names = merged(names or (None,) * len(root), replaced, self._names, len(size))
+            names = merged((None,) * len(root) if names is None else names, replaced, self._names, len(size))
         return self._make(source, Size(root + size[replaced:]), self._device, names)
 
     def _leaves(self) -> Iterable[Any]:

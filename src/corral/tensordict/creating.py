@@ -80,10 +80,7 @@ class Creating(Base):
         def make(leaf: Any) -> Any:
             return arrays.new_full(leaf, (*target, *leaf.shape[base:]), value, dtype, place, requires_grad)
 
-        return self._placed(self._map(make, target, names), device)
-
-    @staticmethod
-    def _placed(result: Any, device: Any) -> Any:
+        result = self._map(make, target, names)
         if device is not _SAME:
             result._set_device(device_name(device))
         return result

@@ -87,9 +87,12 @@ class Named:
     def _name_list(self) -> list[Any]:
         return list(self._names or (None,) * len(self._batch_size))
 
-    def _with_names(self, names: Names) -> Self:
-        """Set names of a new TensorDict without looking at nested ones, which have theirs."""
-        self._names = names
+    def _forget_names(self) -> Self:
+        """Remove all names, also those of dimensions that only nested TensorDicts have."""
+        self._names = None
+        for value in self._source.values():
+            if isinstance(value, Named):
+                value._forget_names()
         return self
 
 
@@ -112,7 +115,7 @@ def merged(root: Names, replaced: int, names: Names, dims: int) -> Names:
     """
     if names is None:
         return None if root is None else (*root, *(None,) * (dims - replaced))
-    return some_names((*(root or (None,) * replaced), *names[replaced:]))
+    return some_names((*((None,) * replaced if root is None else root), *names[replaced:]))
 
 
 def inserted(names: Names, dim: int) -> Names:

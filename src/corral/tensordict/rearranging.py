@@ -26,6 +26,8 @@ class Rearranging(Shaping):
     def _batch_op(
         self, function: Callable[[Any], Any], size: Sequence[int], names: Names, inplace: bool = False
     ) -> Self:
+        if inplace:
+            self._refuse_if_locked()
         result = self._locked_alike(self._map(function, Size(size), names))
         return self._rebind(result) if inplace else result
 
@@ -226,8 +228,8 @@ class Rearranging(Shaping):
         if not -len(size) <= dim < len(size):
             raise ValueError(f"dim {dim} is out of range for tensordict with shape {size}.")
         axis = dim % len(size)
-        if isinstance(repeats, (int, float)):
-            length = size[axis] * operator.index(repeats)
+        if isinstance(repeats, int):
+            length = size[axis] * repeats
         else:
             counts = to_numpy(repeats)
             length = int(counts.sum()) * (size[axis] if counts.shape in ((), (1,)) and size[axis] != 1 else 1)
@@ -248,7 +250,7 @@ class Rearranging(Shaping):
             lambda leaf: arrays.repeat(leaf, (*times, *(1,) * (len(leaf.shape) - count))),
             [n * m for n, m in zip(size, times, strict=True)],
             None,
-        )
+        )._forget_names()
 
     # Parts
 
@@ -318,7 +320,7 @@ class Rearranging(Shaping):
         if extra < 0 or any(n not in (1, target[extra + i]) for i, n in enumerate(size)):
             raise RuntimeError(f"a batch of size {list(size)} cannot be broadcast to {list(shape)}")
         count = len(size)
-        return self._batch_op(lambda leaf: expand(leaf, (*target, *leaf.shape[count:])), target, None)
+        return self._batch_op(lambda leaf: expand(leaf, (*target, *leaf.shape[count:])), target, None)._forget_names()
 
     def atleast_1d(self) -> Self:
         """Return a TensorDict with one batch dimension at least; new ones come first and have length 1."""

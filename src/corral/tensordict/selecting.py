@@ -8,7 +8,7 @@ from corral.arrays.gathering import gather
 from corral.arrays.indexing import normalize, take
 from corral.arrays.libraries import library_of, to_numpy
 from corral.arrays.operations import as_array, expand
-from corral.tensordict.base import Base, Size
+from corral.tensordict.base import Size
 from corral.tensordict.shaping import Shaping
 
 __all__ = ["Selecting"]
@@ -54,6 +54,11 @@ class Selecting(Shaping):
         if not -len(size) <= dim < len(size):
             raise RuntimeError(f"Cannot gather tensordict with shape {size} along dim {dim}.")
         axis = dim % len(size)
+        if any(n > m for d, (n, m) in enumerate(zip(index.shape, size, strict=False)) if d != axis):
+            raise RuntimeError(
+                f"Size does not match: the index of shape {list(index.shape)} is larger than the batch {list(size)} "
+                f"apart from dimension {axis}"
+            )
         if out is None:
             result = self._gathered(axis, index, size, None)
             return self._rebind(result) if inplace else result
@@ -107,10 +112,8 @@ class Selecting(Shaping):
             result._put(key, self._masked(value, mask))
         if not inplace:
             return result
-        self._rebind(result)
-        self._names = None
-        return self
+        return self._rebind(result)._forget_names()
 
     @staticmethod
     def _masked(value: Any, mask: Any) -> Any:
-        return value[mask] if isinstance(value, Base) else take(value, normalize(mask, len(value.shape)))
+        return value[mask] if isinstance(value, Selecting) else take(value, normalize(mask, len(value.shape)))

@@ -13,7 +13,7 @@ from corral.arrays.operations import reshape as reshape_array
 from corral.arrays.operations import view as view_array
 from corral.tensordict.base import Size
 from corral.tensordict.indexing import Indexing
-from corral.tensordict.names import Names, some_names
+from corral.tensordict.names import Names
 
 __all__ = ["Shaping"]
 
@@ -89,7 +89,7 @@ class Shaping(Indexing):
         (3, 8, 5)
         """
         target = self._complete(_shape(shape if size is None else (size,)))
-        result = self if target == self._batch_size else self._reshaped(target, reshape_array)
+        result = self if target == self._batch_size else self._reshaped(target, reshape_array)._forget_names()
         return self._rebind(result) if inplace else result
 
     def view(self, *shape: Any, size: Any = None, batch_size: Any = None) -> Self:
@@ -113,7 +113,7 @@ class Shaping(Indexing):
         target = self._complete(_shape(shape if size is None else (size,)))
         if target == self._batch_size:
             return self
-        return self._reshaped(target, view_array)
+        return self._reshaped(target, view_array)._forget_names()
 
     def _complete(self, shape: Size) -> Size:
         total = math.prod(self._batch_size)
@@ -144,7 +144,7 @@ class Shaping(Indexing):
             return self
         size = self._batch_size
         shape = (*size[:start], math.prod(size[start : end + 1]), *size[end + 1 :])
-        names = self._names and some_names((*self._names[:start], None, *self._names[end + 1 :]))
+        names = self._names and (*self._names[:start], None, *self._names[end + 1 :])
         result = self._reshaped(shape, reshape_array, names)
         return self._rebind(result) if inplace else result
 

@@ -155,10 +155,10 @@ class Splitting(Keys):
                 "Only a single argument containing a dictionary-like structure of entries to replace can be passed to "
                 f"replace. Received {len(args)} arguments instead."
             )
-        entries = args[0] if args else {}
+        entries: Any = args[0] if args else {}
         if not isinstance(entries, (Base, Mapping)):
             raise RuntimeError(f"Cannot use object type {type(entries)} to update values in tensordict.")
-        if not kwargs and (entries.is_empty() if isinstance(entries, Keys) else not len(entries.keys())):
+        if not kwargs and (entries.is_empty() if isinstance(entries, Keys) else not entries):
             return self
         result = self._copy_tree().update(entries)
         return result.update(kwargs) if kwargs else result
@@ -190,10 +190,22 @@ class Splitting(Keys):
             moved.append((new, result.pop(old)))
         for new, value in moved:
             result.set(new, value)
+        for old in mapping:
+            result._prune(unravel_key(old))
         return result
 
+    def _prune(self, key: NestedKey) -> None:
+        """Remove the TensorDicts on the way to a key that have no entries."""
+        if isinstance(key, str):
+            return
+        nested = self._source.get(key[0])
+        if isinstance(nested, Splitting):
+            nested._prune(key[1] if len(key) == 2 else key[1:])
+            if not nested._source:
+                del self._source[key[0]]
+
     def create_nested(self, key: NestedKey) -> Self:
-        """Set an empty TensorDict of this one's batch size.
+        """Set an empty TensorDict of this one's batch size, in place of what the key had.
 
         Examples
         --------
@@ -202,7 +214,14 @@ class Splitting(Keys):
         Size([3])
         """
         self._refuse_if_locked()
-        self._put(unravel_key(key), self._make({}, self._batch_size, self._device, self._names))
+        name = unravel_key(key)
+        td: Any = self
+        for part in () if isinstance(name, str) else name[:-1]:
+            if not isinstance(td._source.get(part), Base):
+                td._put(part, self._make({}, td._batch_size, td._device, td._names))
+            td = td._source[part]
+        last = name if isinstance(name, str) else name[-1]
+        td._put(last, self._make({}, td._batch_size, td._device, td._names))
         return self
 
     def entry_class(self, key: NestedKey) -> type:
