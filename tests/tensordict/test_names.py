@@ -188,3 +188,10 @@ def test_names_travel_with_messages(leaf: Any) -> None:
     result = codec.decode(*codec.encode(td))
     assert shown(result) == shown(td)
     assert result["n"].names == ["x", "y", "z"]
+
+
+def test_an_index_of_everything_gives_the_same_tensordict() -> None:
+    for kind in (TensorDict, tensordict.TensorDict):
+        td = named(kind)
+        assert all(td[index] is td for index in (slice(None), ..., (), (slice(None), slice(None)), (..., slice(None))))
+        assert td[0:] is not td

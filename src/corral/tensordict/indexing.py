@@ -51,7 +51,10 @@ class Indexing(Keys):
         if isinstance(index, str) or (isinstance(index, tuple) and _is_key(index)):
             return self._require(index)
         parts = normalize(index, len(self._batch_size))
-        if type(index) is not int and all(type(part) is slice and part == _EVERYTHING for part in parts):
+        kind = type(index)
+        if (kind is slice and index == _EVERYTHING) or (
+            (kind is tuple or index is ...) and all(type(part) is slice and part == _EVERYTHING for part in parts)
+        ):
             return self
         return self._take(parts)
 
