@@ -109,7 +109,9 @@ class Conversion(Base):
         if other is not None and device is None:
             device = other.device
         if dtype is not None:
-            result = result.type(dtype)
+            result = result._map(lambda leaf: cast(leaf, dtype))
+            if self._locked:
+                result._lock(True)
         if device is not None and device_name(device) != result._device:
             result = result._on_device(device_name(device))
         if size is not None:
@@ -128,58 +130,6 @@ class Conversion(Base):
     def clear_device_(self) -> Self:
         """Let leaves lie on any device from now on."""
         self._set_device(None)
-        return self
-
-    def type(self, dst_type: Any) -> Self:
-        """Return a TensorDict with all leaves of one dtype, a library's or the name of one."""
-        return self._map(lambda leaf: cast(leaf, dst_type))
-
-    def float(self) -> Self:
-        """Return a TensorDict with all leaves of dtype float32."""
-        return self.type("float32")
-
-    def double(self) -> Self:
-        """Return a TensorDict with all leaves of dtype float64."""
-        return self.type("float64")
-
-    def half(self) -> Self:
-        """Return a TensorDict with all leaves of dtype float16."""
-        return self.type("float16")
-
-    def bfloat16(self) -> Self:
-        """Return a TensorDict with all leaves of dtype bfloat16."""
-        return self.type("bfloat16")
-
-    def int(self) -> Self:
-        """Return a TensorDict with all leaves of dtype int32."""
-        return self.type("int32")
-
-    def long(self) -> Self:
-        """Return a TensorDict with all leaves of dtype int64."""
-        return self.type("int64")
-
-    def bool(self) -> Self:
-        """Return a TensorDict with all leaves of dtype bool."""
-        return self.type("bool")
-
-    def detach(self) -> Self:
-        """Return a TensorDict with the same values, without their history of gradients."""
-        return self._map(lambda leaf: leaf.detach() if hasattr(leaf, "detach") else leaf)
-
-    @property
-    def data(self) -> Self:
-        """The same values, without their history of gradients."""
-        return self.detach()
-
-    @property
-    def requires_grad(self) -> Any:
-        """Whether a leaf requires a gradient."""
-        return any(getattr(leaf, "requires_grad", False) for leaf in self._leaves())
-
-    def requires_grad_(self, requires_grad: Any = True) -> Self:
-        """Set for all torch leaves whether they require a gradient."""
-        for leaf in self._leaves():
-            leaf.requires_grad_(requires_grad)
         return self
 
     def contiguous(self) -> Self:

@@ -9,39 +9,53 @@ from typing import Any, Self
 
 from corral.arrays.operations import clone as clone_array
 from corral.tensordict import assembling
+from corral.tensordict.arithmetic import Arithmetic
 from corral.tensordict.base import Base, Size, as_size, device_name
+from corral.tensordict.casting import Casting
 from corral.tensordict.conversion import Conversion
 from corral.tensordict.creating import Creating
+from corral.tensordict.gradients import Gradients
 from corral.tensordict.inspecting import Inspecting
 from corral.tensordict.mapping import MapProcesses
+from corral.tensordict.masking import Masking
 from corral.tensordict.naming import Naming
 from corral.tensordict.padding import Padding
 from corral.tensordict.pointwise import Pointwise
 from corral.tensordict.printing import Printing
 from corral.tensordict.rearranging import Rearranging
+from corral.tensordict.reductions import Reductions
 from corral.tensordict.selecting import Selecting
+from corral.tensordict.shaping import Shaping
 from corral.tensordict.sharing import Sharing
 from corral.tensordict.splitting import Splitting
 from corral.tensordict.torch_interop import TorchInterop
 from corral.tensordict.transfers import Transfers
+from corral.tensordict.unary import Unary
 
 __all__ = ["TensorDict"]
 
 
 class TensorDict(
-    Transfers,
-    Sharing,
+    Arithmetic,
+    Casting,
     Conversion,
-    Pointwise,
-    TorchInterop,
-    Naming,
-    Rearranging,
-    Selecting,
     Creating,
-    Padding,
-    Splitting,
-    MapProcesses,
+    Gradients,
     Inspecting,
+    MapProcesses,
+    Masking,
+    Naming,
+    Padding,
+    Pointwise,
+    Rearranging,
+    Reductions,
+    Selecting,
+    Shaping,
+    Sharing,
+    Splitting,
+    TorchInterop,
+    Transfers,
+    Unary,
     Printing,
 ):
     """A dictionary of arrays, nested or not, that share their leading dimensions.

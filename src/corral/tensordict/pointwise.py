@@ -1,48 +1,24 @@
-"""Arithmetic, comparison and reduction of all leaves at once."""
+"""Operators: arithmetic and comparison of all leaves at once."""
 
 from __future__ import annotations
 
-import math
 import operator
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
-import numpy as np
-
-from corral.arrays.libraries import convert, copy_into, library_of, namespace_of
-from corral.arrays.operations import fill_like
+from corral.arrays.arithmetic import SCALARS, matching
+from corral.arrays.libraries import library_of
+from corral.arrays.storing import as_result
+from corral.tensordict.arithmetic import Arithmetic, aligned, broadcast
 from corral.tensordict.base import Base, Size
 from corral.tensordict.names import after_index
 
 __all__ = ["Pointwise"]
 
 Binary = Callable[[Any, Any], Any]
-_SCALARS = (bool, int, float, complex)
 
 
-def _pair(leaf: Any, other: Any) -> Any:
-    """Return the second operand in the library of the first."""
-    library = library_of(leaf)
-    if isinstance(other, _SCALARS) or library_of(other) == library:
-        return other
-    if library == "torch":
-        return convert(other, "torch", leaf.device)
-    return convert(other, library)
-
-
-def _aligned(leaf: Any, other: Any, batch_dims: int) -> Any:
-    """Return an array of the batch's shape with the leaf's further dimensions, so that the batches meet."""
-    if isinstance(other, _SCALARS):
-        return other
-    other = _pair(leaf, other)
-    extra = len(leaf.shape) - batch_dims
-    if len(other.shape) == 0 or not extra:
-        return other
-    return other.reshape((*other.shape, *(1,) * extra))
-
-
-class Pointwise(Base):
+class Pointwise(Arithmetic):
     """Operators. The other operand is a number, an array that fits the batch, or a TensorDict of the same keys.
 
     Examples
@@ -58,19 +34,37 @@ class Pointwise(Base):
 
     __slots__ = ()
 
-    def _binary(self, function: Binary, other: Any, default: Any = None) -> Self:
-        if isinstance(other, (Base, Mapping)):
-            return self._zip(function, other)
-        if library_of(other) == "other" and not isinstance(other, _SCALARS):
-            return NotImplemented  # type: ignore[no-any-return]
-        count = len(self._batch_size)
-        return self._map(lambda leaf: _array(function(leaf, _aligned(leaf, other, count)), leaf))
+    def _operand(self, other: Any) -> Any:
+        """Return an operand of the kinds that methods take; `NotImplemented` for what is none."""
+        if isinstance(other, (Base, *SCALARS)):
+            return other
+        if isinstance(other, Mapping):
+            operand = self._make({}, Size(), self._device)
+            operand._fill(other)
+            return operand
+        return NotImplemented if library_of(other) == "other" else other
 
-    def _unary(self, function: Callable[[Any], Any]) -> Self:
-        return self._map(lambda leaf: _array(function(leaf), leaf))
+    def _operate(self, name: str, other: Any) -> Any:
+        operand = self._operand(other)
+        return operand if operand is NotImplemented else self._combine(name, operand)
 
-    def _zip(self, function: Binary, other: Any) -> Self:
-        entries = other._source if isinstance(other, Base) else other
+    def _operate_(self, name: str, other: Any) -> Any:
+        operand = self._operand(other)
+        return operand if operand is NotImplemented else self._combine_(name, operand)
+
+    def _binary(self, function: Binary, other: Any) -> Any:
+        """Apply a function to corresponding elements, with all nested TensorDicts, and without locks."""
+        operand = self._operand(other)
+        if operand is NotImplemented:
+            return operand
+        td, (operand,), _ = broadcast(self, function.__name__, operand)
+        if isinstance(operand, Base):
+            return td._zip(function, operand)
+        count = len(td._batch_size)
+        return td._map(lambda leaf: as_result(function(leaf, aligned(leaf, matching(leaf, operand), count))))
+
+    def _zip(self, function: Binary, other: Base) -> Self:
+        entries = other._source
         if entries.keys() != self._source.keys():
             raise KeyError(
                 f"the sets of keys in the two tensordicts differ: {sorted(self._source)} and {sorted(entries)}"
@@ -80,106 +74,109 @@ class Pointwise(Base):
             value = entries[key]
             if isinstance(leaf, Pointwise):
                 source[key] = leaf._binary(function, value)
-            elif isinstance(value, (Base, Mapping)):
+            elif isinstance(value, Base):
                 raise KeyError(f"the entry {key!r} is a leaf on one side and a TensorDict on the other")
             else:
-                source[key] = _array(function(leaf, _pair(leaf, value)), leaf)
+                source[key] = as_result(function(leaf, matching(leaf, value)))
         return self._make(source, self._batch_size, self._device, self._names)
-
-    def _inplace(self, function: Binary, other: Any) -> Self:
-        result = self._binary(function, other)
-        if result is NotImplemented:
-            return result
-        return self._write_back(result)
-
-    def _write_back(self, result: Base) -> Self:
-        for key, leaf in self._source.items():
-            value = result._source[key]
-            if isinstance(leaf, Pointwise):
-                leaf._write_back(value)
-            elif library_of(leaf) == "jax":
-                self._source[key] = value
-            else:
-                _refuse_lossy(key, leaf, value)
-                copy_into(leaf, value)
-        return self
 
     # Arithmetic
 
     def __add__(self, other: Any) -> Self:
-        return self._binary(operator.add, other)
+        result: Self = self._operate("add", other)
+        return result
 
-    def __radd__(self, other: Any) -> Self:
-        return self._binary(_swapped(operator.add), other)
+    __radd__ = __add__
 
     def __iadd__(self, other: Any) -> Self:
-        return self._inplace(operator.add, other)
+        result: Self = self._operate_("add", other)
+        return result
 
     def __sub__(self, other: Any) -> Self:
-        return self._binary(operator.sub, other)
+        result: Self = self._operate("sub", other)
+        return result
 
     def __rsub__(self, other: Any) -> Self:
-        return self._binary(_swapped(operator.sub), other)
+        result: Self = self._operate("rsub", other)
+        return result
 
     def __isub__(self, other: Any) -> Self:
-        return self._inplace(operator.sub, other)
+        result: Self = self._operate_("sub", other)
+        return result
 
     def __mul__(self, other: Any) -> Self:
-        return self._binary(operator.mul, other)
+        result: Self = self._operate("mul", other)
+        return result
 
-    def __rmul__(self, other: Any) -> Self:
-        return self._binary(_swapped(operator.mul), other)
+    __rmul__ = __mul__
 
     def __imul__(self, other: Any) -> Self:
-        return self._inplace(operator.mul, other)
+        result: Self = self._operate_("mul", other)
+        return result
 
     def __truediv__(self, other: Any) -> Self:
-        return self._binary(operator.truediv, other)
+        result: Self = self._operate("div", other)
+        return result
 
     def __rtruediv__(self, other: Any) -> Self:
-        return self._binary(_swapped(operator.truediv), other)
+        result: Self = self.reciprocal()._operate("mul", other)  # type: ignore[attr-defined]
+        return result
 
     def __itruediv__(self, other: Any) -> Self:
-        return self._inplace(operator.truediv, other)
+        result: Self = self._operate_("div", other)
+        return result
 
     def __pow__(self, other: Any) -> Self:
-        return self._binary(operator.pow, other)
+        result: Self = self._operate("pow", other)
+        return result
 
     def __rpow__(self, other: Any) -> Self:
-        return self._binary(_swapped(operator.pow), other)
+        result: Self = self._binary(_reflected_pow, other)
+        return result
 
     def __ipow__(self, other: Any) -> Self:
-        return self._inplace(operator.pow, other)
+        result: Self = self._operate_("pow", other)
+        return result
 
     def __mod__(self, other: Any) -> Self:
-        return self._binary(operator.mod, other)
-
-    def __floordiv__(self, other: Any) -> Self:
-        return self._binary(operator.floordiv, other)
+        result: Self = self._operate("mod", other)
+        return result
 
     def __and__(self, other: Any) -> Self:
-        return self._binary(operator.and_, other)
+        result: Self = self._operate("bitwise_and", other)
+        return result
 
     __rand__ = __and__
 
+    def __floordiv__(self, other: Any) -> Self:
+        result: Self = self._binary(operator.floordiv, other)
+        return result
+
     def __or__(self, other: Any) -> Self:
-        return self._binary(operator.or_, other)
+        result: Self = self._binary(operator.or_, other)
+        return result
 
     __ror__ = __or__
 
     def __xor__(self, other: Any) -> Self:
-        return self._binary(operator.xor, other)
+        result: Self = self._binary(operator.xor, other)
+        return result
 
     __rxor__ = __xor__
 
     def __neg__(self) -> Self:
-        return self._unary(operator.neg)
+        result: Self = self.neg()  # type: ignore[attr-defined]
+        return result
 
     def __abs__(self) -> Self:
-        return self._unary(abs)
+        result: Self = self.abs()  # type: ignore[attr-defined]
+        return result
 
     def __invert__(self) -> Self:
-        return self._unary(operator.invert)
+        result = self._map(lambda leaf: as_result(~leaf))
+        if self._locked:
+            result._lock(True)
+        return result
 
     # Comparison
 
@@ -213,107 +210,6 @@ class Pointwise(Base):
             "td.is_empty() to test for leaves, or (a == b).all() / .any() to reduce a comparison."
         )
 
-    # Reduction
 
-    def all(self, dim: int | None = None) -> Any:
-        """Return whether all elements are true, or a TensorDict of that along one batch dimension."""
-        if dim is None:
-            return all(bool(_namespace(leaf).all(leaf)) for leaf in self._leaves())
-        return self._reduce("all", dim)
-
-    def any(self, dim: int | None = None) -> Any:
-        """Return whether any element is true, or a TensorDict of that along one batch dimension."""
-        if dim is None:
-            return any(bool(_namespace(leaf).any(leaf)) for leaf in self._leaves())
-        return self._reduce("any", dim)
-
-    def sum(self, dim: int | None = None, keepdim: bool = False) -> Any:
-        """Return the sums of the leaves, over everything or along one batch dimension."""
-        return self._reduce("sum", dim, keepdim)
-
-    def mean(self, dim: int | None = None, keepdim: bool = False) -> Any:
-        """Return the means of the leaves, over everything or along one batch dimension."""
-        return self._reduce("mean", dim, keepdim)
-
-    def _reduce(self, name: str, dim: int | None, keepdim: bool = False) -> Self:
-        count = len(self._batch_size)
-        if dim is None:
-            flat = self._map(lambda leaf: _array(getattr(_namespace(leaf), name)(leaf), leaf))
-            flat._drop_batch()
-            return flat
-        if not -count <= dim < count:
-            raise RuntimeError(
-                "dim must be greater than or equal to -tensordict.batch_dims and smaller than tensordict.batch_dims"
-            )
-        axis = dim % count
-        size = self._batch_size
-        target = Size((*size[:axis], *((1,) if keepdim else ()), *size[axis + 1 :]))
-
-        def reduce(leaf: Any) -> Any:
-            reduced = getattr(_namespace(leaf), name)(leaf, axis=axis, keepdims=keepdim)
-            return _array(reduced, leaf)
-
-        keeps = name in ("sum", "mean") and self._names is not None
-        names = (
-            (after_index(self._names, (*(slice(None),) * axis, 0)) if not keepdim else self._names) if keeps else None
-        )
-        return self._map(reduce, target, names)
-
-    def _drop_batch(self) -> None:
-        self._batch_size, self._names = Size(), None
-        for value in self._source.values():
-            if isinstance(value, Pointwise):
-                value._drop_batch()
-
-    # Filling
-
-    def zero_(self) -> Self:
-        """Set all elements to zero, in place."""
-        return self.fill_values_(0)
-
-    def fill_values_(self, value: Any) -> Self:
-        """Set all elements to one number, in place."""
-        self._write_back(self._map(lambda leaf: fill_like(leaf, value)))
-        return self
-
-    def fill_(self, key: Any, value: Any) -> Self:
-        """Set all elements of one entry to one number, in place."""
-        entry = self._require(key)  # type: ignore[attr-defined]
-        if isinstance(entry, Pointwise):
-            entry.fill_values_(value)
-        else:
-            copy_into(entry, fill_like(entry, value))
-        return self
-
-    def numel_total(self) -> int:
-        """Return the number of elements of all leaves together."""
-        return sum(math.prod(leaf.shape) for leaf in self._leaves())
-
-
-def _swapped(function: Binary) -> Binary:
-    return lambda leaf, other: function(other, leaf)
-
-
-def _namespace(leaf: Any) -> Any:
-    return np if type(leaf) is np.ndarray else namespace_of(leaf)
-
-
-def _array(value: Any, leaf: Any) -> Any:
-    """Return a result as an array: NumPy makes scalars of what it does to 0-d arrays."""
-    return np.asarray(value) if isinstance(value, np.generic) else value
-
-
-def _refuse_lossy(key: str, leaf: Any, value: Any) -> None:
-    """Refuse to write floats into integers, as both torch and NumPy do for their own arrays."""
-    if tuple(leaf.shape) != tuple(value.shape):
-        raise RuntimeError(
-            f"the result of shape {Size(value.shape)} does not fit the entry {key!r} of {Size(leaf.shape)}"
-        )
-    if library_of(leaf) == "torch":
-        fits = sys.modules["torch"].can_cast(value.dtype, leaf.dtype)
-    else:
-        fits = library_of(leaf) != "numpy" or np.can_cast(value.dtype, leaf.dtype, "same_kind")
-    if not fits:
-        raise RuntimeError(
-            f"result type {value.dtype} can't be cast to the desired output type {leaf.dtype} of the entry {key!r}"
-        )
+def _reflected_pow(leaf: Any, other: Any) -> Any:
+    return other**leaf

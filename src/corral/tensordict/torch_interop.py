@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from corral.arrays.functions import FUNCTIONS, PREDICATES
 from corral.arrays.operations import cast, fill_like
 from corral.tensordict import assembling
 from corral.tensordict.base import Base
@@ -90,6 +91,12 @@ def _allclose(input: Any, other: Any, rtol: float = 1e-05, atol: float = 1e-08, 
     return bool(pairs._drop_batch() or pairs.all())
 
 
+def _where(condition: Any, input: Any, other: Any, *, out: Any = None) -> Any:
+    if isinstance(input, Base):
+        return input.where(condition, other, out=out)  # type: ignore[attr-defined]
+    return other.where(~condition, input, out=out)
+
+
 def _equal(input: Any, other: Any) -> bool:
     return bool((input == other).all())
 
@@ -107,14 +114,18 @@ _HANDLERS: dict[str, Callable[..., Any]] = {
     "randn_like": _random("randn_like"),
     "allclose": _allclose,
     "equal": _equal,
+    "where": _where,
     **{
         name: _method(name)
         for name in (
             *("split", "chunk", "unbind", "reshape", "flatten", "unflatten", "permute", "transpose", "squeeze"),
-            *("unsqueeze", "clone", "all", "any", "sum", "mean"),
             *("gather", "masked_select", "narrow", "tensor_split", "movedim", "moveaxis", "swapaxes", "swapdims"),
             *("flip", "fliplr", "flipud", "roll", "rot90", "tile", "repeat_interleave", "broadcast_to"),
             *("atleast_1d", "atleast_2d", "atleast_3d"),
+            *("unsqueeze", "clone", "all", "any", "sum", "mean", "std", "var", "maximum", "minimum", "clamp"),
+            *("add", "sub", "rsub", "mul", "div", "pow", "clamp_min", "clamp_max", "clamp_min_", "clamp_max_"),
+            *("addcmul", "addcdiv", "lerp", "bitwise_and", "logical_and", *FUNCTIONS, *PREDICATES),
+            *(f"{name}_" for name in FUNCTIONS),
         )
     },
 }

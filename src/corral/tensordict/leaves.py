@@ -1,0 +1,142 @@
+"""Go through the leaves of a TensorDict, and put others in their places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias, TypeVar
+
+from corral.tensordict.base import Base, Size, unravel_key
+
+__all__ = ["Path", "leaves_of", "mapped", "rebuilt", "renamed", "rewrite", "slots"]
+
+T = TypeVar("T", bound=Base)
+Path: TypeAlias = tuple[str, ...]
+
+
+def slots(td: Base, path: Path = ()) -> Iterator[tuple[Base, Path]]:
+    """Yield for every leaf the TensorDict that it is an entry of, and its nested key."""
+    for key, value in td._source.items():
+        if isinstance(value, Base):
+            yield from slots(value, (*path, key))
+        else:
+            yield td, (*path, key)
+
+
+def leaves_of(td: Base) -> dict[Path, Any]:
+    """Return the leaves by their nested keys.
+
+    Examples
+    --------
+    >>> from corral import TensorDict
+    >>> leaves_of(TensorDict(a=1, b={"c": 2}))
+    {('a',): array(1), ('b', 'c'): array(2)}
+    """
+    return {path: parent._source[path[-1]] for parent, path in slots(td)}
+
+
+def rewrite(td: T, function: Callable[[Any, str], Any]) -> T:
+    """Let a function of each leaf and of its name in messages write it in place; keep what it returns.
+
+    Examples
+    --------
+    >>> from corral import TensorDict
+    >>> td = TensorDict(a=1, b={"c": 2})
+    >>> rewrite(td, lambda leaf, label: leaf.__iadd__(1)) is td, td["b", "c"]
+    (True, array(3))
+    """
+    for parent, path in slots(td):
+        leaf = parent._source[path[-1]]
+        new = function(leaf, f"the entry {path[0] if len(path) == 1 else path!r}")
+        if new is not leaf:  # an immutable array's successor; locks fix keys, not values
+            parent._source[path[-1]] = new
+    return td
+
+
+def rebuilt(td: T, leaves: dict[Path, Any], drop: bool = False) -> T:
+    """Return a TensorDict of the same structure with other leaves.
+
+    Parameters
+    ----------
+    td : TensorDict
+        Gives the structure; locked if the result shall be.
+    leaves : dict
+        The leaves by their nested keys. One that is not here is left out; a new one gets the TensorDicts it needs.
+    drop : bool
+        Leave out nested TensorDicts without leaves.
+
+    Examples
+    --------
+    >>> from corral import TensorDict
+    >>> rebuilt(TensorDict(a=1, b={"c": 2}), {("b", "c"): 5, ("d",): 6}).to_dict()
+    {'b': {'c': 5}, 'd': array(6)}
+    """
+    rest = dict(leaves)
+    result = _rebuilt(td, rest, drop, ())
+    for path, leaf in rest.items():
+        result._put(path[0] if len(path) == 1 else path, leaf)
+    if td._locked:
+        result._lock(True)
+    return result
+
+
+def _rebuilt(td: T, leaves: dict[Path, Any], drop: bool, path: Path) -> T:
+    source: dict[str, Any] = {}
+    for key, value in td._source.items():
+        here = (*path, key)
+        if isinstance(value, Base):
+            nested = _rebuilt(value, leaves, drop, here)
+            if nested._source or not drop:
+                source[key] = nested
+        elif here in leaves:
+            source[key] = leaves.pop(here)
+    return td._make(source, td._batch_size, td._device, td._names)
+
+
+def mapped(
+    td: T, function: Callable[[Any, Any], Any], resize: Callable[[Size], Size] | None = None, drop: bool = False
+) -> T:
+    """Return a TensorDict of what a function makes of each leaf and of the TensorDict that it is an entry of.
+
+    Parameters
+    ----------
+    td : TensorDict
+        The leaves and the structure; whether it is locked plays no role.
+    function : callable
+        Takes a leaf and its TensorDict.
+    resize : callable, optional
+        Takes a batch size and returns the one to take its place.
+    drop : bool
+        Leave out nested TensorDicts without leaves.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from corral import TensorDict
+    >>> td = TensorDict(a=np.arange(6).reshape(2, 3), batch_size=[2])
+    >>> mapped(td, lambda leaf, _: leaf.sum(0), lambda size: size[1:])["a"]
+    array([3, 5, 7])
+    """
+    source: dict[str, Any] = {}
+    for key, value in td._source.items():
+        if not isinstance(value, Base):
+            source[key] = function(value, td)
+            continue
+        nested = mapped(value, function, resize, drop)
+        if nested._source or not drop:
+            source[key] = nested
+    return td._make(source, td._batch_size if resize is None else resize(td._batch_size), td._device)
+
+
+def renamed(td: T, function: Callable[[str], str]) -> T:
+    """Return a TensorDict of the same leaves whose keys, at each level, are what a function makes of them.
+
+    Examples
+    --------
+    >>> from corral import TensorDict
+    >>> renamed(TensorDict(a=1, b={"c": 2}), str.upper).to_dict()
+    {'A': array(1), 'B': {'C': array(2)}}
+    """
+    result = td._make({}, td._batch_size, td._device, td._names)
+    for key, value in td._source.items():
+        result._put(unravel_key(function(key)), renamed(value, function) if isinstance(value, Base) else value)
+    return result
