@@ -131,7 +131,7 @@ GRADIENTS: dict[str, Callable[..., Any]] = {
     "set data": lambda td: (setattr(td, "data", td.detach() * 3), td.data)[1],
     "set wrong data": lambda td: setattr(td, "data", td.detach()[:2]),
     "set data of more": lambda td: setattr(td, "data", td.detach().set("more", torch.ones(3))),
-    "set grad": lambda td: (setattr(td, "grad", td.detach() * 3), td.grad)[1],
+    "set grad": lambda td: (td.del_("empty"), setattr(td, "grad", td.detach() * 3), td.grad)[2],
     "in place on a leaf": lambda td: td.add_(1),
     "in place later": lambda td: ((later := td.mul(1)).mul_(3).sum(reduce=True).backward(), later.data, td.grad)[1:],
     "in place under no_grad": lambda td: torch.no_grad()(lambda: td.add_(1).data)(),

@@ -26,21 +26,24 @@ NUMBERS = ("float64", "float32", "int64", "int16", "uint8")
 
 
 def small(x: Any) -> Any:
-    """Return values between -2 and 2, all kinds of them; those of integers and booleans stay what they are."""
+    """Return values between -2 and 2, all kinds of them; of integers, those from 0 to 4."""
     x = np.asarray(x)
-    return np.sin(x * 1.7) * 2 if x.dtype.kind == "f" else x
+    return x if x.dtype.kind == "b" else np.sin(x * 1.7) * 2 if x.dtype.kind == "f" else x % 5
 
 
 def forms(spec: Any, batch: Any, change: Callable[[Any], Any] = small) -> tuple[Any, Any, Any]:
     """Return tensordict's, corral's with torch leaves, corral's with NumPy leaves, of the same values."""
 
+    def array(x: Any) -> Any:
+        return np.array(change(x), x.dtype)
+
     def tensor(x: Any) -> Any:
-        return torch.from_numpy(change(x).astype(x.dtype, copy=True))
+        return torch.from_numpy(array(x))
 
     return (
         build(spec, batch, tensordict.TensorDict, tensor),
         build(spec, batch, TensorDict, tensor),
-        build(spec, batch, TensorDict, lambda x: change(x).astype(x.dtype, copy=True)),
+        build(spec, batch, TensorDict, array),
     )
 
 
@@ -116,12 +119,12 @@ def test_special_values() -> None:
 
 def test_floats_do_not_fit_integers() -> None:
     td = TensorDict(a=np.arange(3), b=torch.arange(3))
-    for call in (lambda: td.exp_(), lambda: td.add_(0.5), lambda: td.select("b").sqrt_(), lambda: td.div_(td)):
+    for call in (lambda: td.exp_(), lambda: td.add_(0.5), lambda: td.select("b").sqrt_(), lambda: td.div_(2)):
         with pytest.raises(RuntimeError, match="can't be cast"):
             call()
     assert td["a"].tolist() == td["b"].tolist() == [0, 1, 2]
     with pytest.raises(RuntimeError, match=r"the entry \('n', 'x'\)"):
-        TensorDict(n={"x": np.arange(3)}).log_()
+        TensorDict(n={"x": np.arange(1, 3)}).log_()
 
 
 BINARY = ("add", "sub", "rsub", "mul", "div", "maximum", "minimum", "clamp_min", "clamp_max")
@@ -144,6 +147,12 @@ def operand(kind: str, td: Any, size: Any) -> Any:
     return other
 
 
+def writes(td: Any) -> bool:
+    """Whether there are leaves, and all have elements."""
+    sizes = [leaf.numel() for leaf in td.values(True, True)]
+    return bool(sizes) and all(sizes)
+
+
 @pytest.mark.parametrize("name", [*BINARY, *BINARY_])
 @settings(max_examples=30, deadline=None)
 @given(
@@ -156,7 +165,10 @@ def operand(kind: str, td: Any, size: Any) -> Any:
 def test_binary(name: str, spec: Any, batch: Any, kind: str, lock: bool, alpha: int) -> None:
     size = batch[1:] if alpha else batch
     options = {"alpha": alpha} if alpha and name.strip("_") in ("add", "sub", "rsub") else {}
-    compare(lambda td: getattr(locked(td, lock), name)(operand(kind, td, size), **options), forms(spec, batch))
+    tds = forms(spec, batch)
+    if kind == "more" and name.endswith("_") and not writes(tds[0]):
+        return  # nothing can be written to a repeated batch, which torch does not mind; functions differ in what they do
+    compare(lambda td: getattr(locked(td, lock), name)(operand(kind, td, size), **options), tds)
 
 
 @settings(max_examples=60, deadline=None)
@@ -182,7 +194,9 @@ def test_remainder_of_nothing() -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(specs(dtypes=FLOATS), specs(dtypes=FLOATS), batches(max_dims=1), st.sampled_from(["add", "sub", "mul", "maximum"]))
+@given(
+    specs(dtypes=FLOATS), specs(dtypes=FLOATS), batches(max_dims=1), st.sampled_from(["add", "sub", "mul", "maximum"])
+)
 def test_default(one: Any, two: Any, batch: Any, name: str) -> None:
     seconds = forms(two, batch)
     pairs = [tensordict.TensorDict, TensorDict]
@@ -217,7 +231,7 @@ def test_number_as_default() -> None:
 
 TERNARY: dict[str, Callable[..., Any]] = {
     "lerp": lambda td, a, b: td.lerp(a, 0.25),
-    "lerp 0-d": lambda td, a, b: td.lerp(a, torch.tensor(0.75)),
+    "lerp 0-d": lambda td, a, b: td.lerp(a, torch.tensor(0.75, dtype=torch.float64)),
     "lerp by each": lambda td, a, b: td.lerp(a, b),
     "lerp_": lambda td, a, b: td.lerp_(a, 0.25),
     "addcmul": lambda td, a, b: td.addcmul(a, b),
@@ -237,8 +251,10 @@ TERNARY: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("function", TERNARY.values(), ids=TERNARY.keys())
 @settings(max_examples=25, deadline=None)
-@given(specs(dtypes=("float64",)), batches(max_dims=2), st.sampled_from(["batch", "td"]), st.booleans())
+@given(specs(dtypes=("float64",), min_size=1), batches(max_dims=2), st.sampled_from(["batch", "td"]), st.booleans())
 def test_ternary(function: Any, spec: Any, batch: Any, kind: str, lock: bool) -> None:
+    kind = kind if batch else "td"  # some functions of tensordict take no array without dimensions
+
     def call(td: Any) -> Any:
         one = operand(kind, td, batch)
         one = one.double() if kind == "batch" else one
@@ -281,12 +297,13 @@ def test_operators(function: Any, spec: Any, batch: Any, kind: str, lock: bool) 
     compare(call, forms(spec, batch))
 
 
+def calling(name: str) -> Callable[..., Any]:
+    return lambda td, *args, **kwargs: getattr(td, name)(*args, **kwargs)
+
+
 REDUCTIONS: dict[str, Callable[..., Any]] = {
-    **{name: (lambda name: lambda td, *a, **k: getattr(td, name)(*a, **k))(name) for name in ("sum", "nansum", "prod")},
-    **{name: (lambda name: lambda td, *a, **k: getattr(td, name)(*a, **k))(name) for name in ("mean", "nanmean")},
-    **{name: (lambda name: lambda td, *a, **k: getattr(td, name)(*a, **k))(name) for name in ("std", "var")},
-    **{name: (lambda name: lambda td, *a, **k: getattr(td, name)(*a, **k))(name) for name in ("amin", "amax")},
-    **{name: (lambda name: lambda td, *a, **k: getattr(td, name)(*a, **k))(name) for name in ("min", "max")},
+    **{name: calling(name) for name in ("sum", "nansum", "prod", "mean", "nanmean", "std", "var")},
+    **{name: calling(name) for name in ("amin", "amax", "min", "max")},
     "var of all": lambda td, *a, **k: td.var(*a, correction=0, **k),
     "sum as float64": lambda td, *a, **k: td.sum(*a, dtype=torch.float64, **k),
     "median": lambda td, *a, **k: td.quantile(0.5, *a, **k),
@@ -322,9 +339,10 @@ ARGUMENTS: dict[str, Callable[..., Any]] = {
 def test_reduction(function: Any, arguments: Any, spec: Any, batch: Any, dim: int, lock: bool) -> None:
     if not all_nonempty(spec):
         return
-    if arguments is ARGUMENTS["none of them"] and function in (REDUCTIONS["min"], REDUCTIONS["max"]):
-        return  # an error in tensordict, for it has no dimension to reduce
-    compare(lambda td: arguments(function, locked(td, lock), dim), forms(spec, batch))
+    tds = forms(spec, batch)
+    if arguments is ARGUMENTS["none of them"] and not list(tds[0].keys(True, True)):
+        return  # tensordict asks for a dimension where it reduces a leaf
+    compare(lambda td: arguments(function, locked(td, lock), dim), tds)
 
 
 def all_nonempty(spec: Any) -> bool:
@@ -361,6 +379,8 @@ MORE: dict[str, Callable[..., Any]] = {
 @settings(max_examples=25, deadline=None)
 @given(specs(dtypes=("float64",)), batches(max_dims=2), st.integers(-3, 2), st.booleans())
 def test_more_reductions(function: Any, spec: Any, batch: Any, dim: int, lock: bool) -> None:
+    if function is MORE["cummin together"] and 0 in batch:
+        return  # torch takes any dimension of an array without elements
     compare(lambda td: function(locked(td, lock), dim), forms(spec, batch))
 
 

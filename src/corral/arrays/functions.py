@@ -54,7 +54,10 @@ def unary(name: str, x: Any) -> Any:
         # Before NumPy 2.1, integers rounded are floats; booleans have no sign in NumPy.
         if (x.dtype.kind in "iub" and name not in ("abs", "sign")) or x.dtype.kind == "b":
             return x.copy()
-        return as_result(getattr(module, name)(x))
+        result = getattr(module, name)(x)
+        if name == "sign" and x.dtype.kind != "i":
+            result = module.where(x != x, 0, result).astype(x.dtype)  # what torch takes the sign of NaN for
+        return as_result(result)
     if name == "neg":
         return as_result(-x)
     if name == "frac":

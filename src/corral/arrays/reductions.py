@@ -77,7 +77,7 @@ def extreme(name: str, x: Any, dim: int, keepdim: bool = False) -> Extremes:
     --------
     >>> import numpy as np
     >>> extreme("max", np.array([[1, 7], [3, 4]]), 1)
-    Extremes(values=array([7, 4]), indices=array([1, 0]))
+    Extremes(values=array([7, 4]), indices=array([1, 1]))
     """
     if library_of(x) == "torch":
         return Extremes(*getattr(sys.modules["torch"], name)(x, dim, keepdim))

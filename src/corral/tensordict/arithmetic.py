@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from corral.tensordict.base import Base
 from corral.tensordict.leaves import Path, leaves_of, rebuilt, rewrite, slots
 
 __all__ = ["Arithmetic", "aligned", "broadcast"]
+
+T = TypeVar("T", bound=Base)
 
 
 class Arithmetic(Base):
@@ -188,7 +190,7 @@ class Arithmetic(Base):
         else:
             ones, twos = leaves, dict.fromkeys(leaves, other)
         if not ones:
-            return td._make(dict(td._source), td._batch_size, td._device, td._names)
+            return td._map(lambda leaf: leaf)
         found = {path: combine(name, *_arrays(ones[path], twos[path]), **options) for path in ones}
         return rebuilt(td, found, drop=True)
 
@@ -200,7 +202,7 @@ class Arithmetic(Base):
         operands = _operands(td, others)
         leaves = leaves_of(td)
         if not leaves:
-            return td._make(dict(td._source), td._batch_size, td._device, td._names)
+            return td._map(lambda leaf: leaf)
         found = {path: combine(name, leaf, *operands(path, leaf), **options) for path, leaf in leaves.items()}
         result = rebuilt(td, found)
         if result._locked and (spread or not propagate_lock):
@@ -220,14 +222,14 @@ class Arithmetic(Base):
         return rewrite(td, write)
 
 
-def broadcast(td: Any, name: str, *others: Any) -> tuple[Any, tuple[Any, ...], bool]:
+def broadcast(td: T, name: str, *others: Any) -> tuple[T, tuple[Any, ...], bool]:
     """Return a TensorDict and its operands with batches of one shape, and whether any operand had a batch for that."""
     for other in others:
         if not isinstance(other, (Base, *SCALARS)) and library_of(other) == "other" and other is not None:
             raise TypeError(
                 f"{name}: an operand must be a number, an array or a TensorDict, not {type(other).__name__}: {other!r}"
             )
-    size = td._batch_size
+    size: tuple[int, ...] = td._batch_size
     shapes = [tuple(other.shape) for other in others if not isinstance(other, SCALARS)]
     if not any(shape and (shape != size or not isinstance(o, Base)) for o, shape in _shaped(others)):
         return td, others, False
@@ -238,10 +240,17 @@ def broadcast(td: Any, name: str, *others: Any) -> tuple[Any, tuple[Any, ...], b
             f"{name}: the batch size {list(size)} does not broadcast with operands of shapes {shapes}: an array's "
             "dimensions must be those of the batch"
         ) from error
-    spread = tuple(
-        other.expand(*size) if isinstance(other, Base) and other.shape != size else other for other in others
-    )
-    return td if size == td._batch_size else td.expand(*size), spread, True
+    spread = tuple(_expanded(other, size) if isinstance(other, Base) else other for other in others)
+    return _expanded(td, size), spread, True
+
+
+def _expanded(td: Any, size: tuple[int, ...]) -> Any:
+    if td._batch_size == size:
+        return td
+    expanded = td.expand(*size)
+    if td._locked:
+        expanded._lock(True)
+    return expanded
 
 
 def _shaped(others: Any) -> Any:

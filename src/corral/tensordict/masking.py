@@ -25,7 +25,7 @@ class Masking(Base):
     >>> mask = np.array([True, False, True])
     >>> td.where(mask, -1)["a"], td.where(mask, td + 10)["a"]
     (array([ 0, -1,  2]), array([ 0, 11,  2]))
-    >>> td.masked_fill_(mask, 5)["a"], td.zero_()["a"]
+    >>> td.masked_fill(mask, 5)["a"], td.zero_()["a"]
     (array([5, 1, 5]), array([0, 0, 0]))
     """
 
@@ -57,7 +57,7 @@ class Masking(Base):
             If the condition is not an array of bool, or does not fit the leaves.
         """
         if isinstance(other, Base):
-            if out is not None:
+            if out is not None and (self._source or other._source):
                 out._refuse_if_locked()
             return self._where(condition, other, out, pad)
         result = self._map(lambda leaf: select(condition, leaf, other))

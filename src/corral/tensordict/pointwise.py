@@ -189,16 +189,20 @@ class Pointwise(Arithmetic):
         return True if result is NotImplemented else result
 
     def __lt__(self, other: Any) -> Self:
-        return self._binary(operator.lt, other)
+        result: Self = self._binary(operator.lt, other)
+        return result
 
     def __le__(self, other: Any) -> Self:
-        return self._binary(operator.le, other)
+        result: Self = self._binary(operator.le, other)
+        return result
 
     def __gt__(self, other: Any) -> Self:
-        return self._binary(operator.gt, other)
+        result: Self = self._binary(operator.gt, other)
+        return result
 
     def __ge__(self, other: Any) -> Self:
-        return self._binary(operator.ge, other)
+        result: Self = self._binary(operator.ge, other)
+        return result
 
     __hash__ = None  # type: ignore[assignment]
     # NumPy's arrays on the left leave the operation to `__radd__` and its kin.

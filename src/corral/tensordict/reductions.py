@@ -15,6 +15,7 @@ __all__ = ["Reductions"]
 
 Reduce: TypeAlias = Callable[..., Any]
 _KeyTransform: TypeAlias = Callable[[Any], Any] | None
+_ALL_WHERE_EMPTY = frozenset({"sum", "nansum", "mean", "nanmean", "std", "var", "prod", "amin", "amax"})
 _ONE_DIMENSION = frozenset({"prod", "quantile", "amin", "amax", "min", "max", "cummin", "cummax"})
 
 
@@ -237,9 +238,9 @@ class Reductions(Base):
 
     def _extreme(self, name: str, dim: Any, keepdim: bool, reduce: bool | None, indices: bool) -> Any:
         if dim is None:
-            if keepdim and not reduce:
+            if keepdim and not reduce and any(True for _ in self._leaves()):
                 raise TypeError(f"{name}: keepdim=True needs a dim; a{name} keeps all dimensions without one")
-            return self._reduce(f"a{name}", None, False, reduce)
+            return self._reduce(f"a{name}", None, keepdim, reduce)
 
         def function(leaf: Any, dim: Any = None, keepdim: bool = False) -> Any:
             return reductions.extreme(name, leaf, dim, keepdim)
@@ -252,7 +253,7 @@ class Reductions(Base):
             return self._reduced(
                 name, lambda leaf, dim, keepdim: reductions.cumulate(name, leaf, dim), dim, False, True
             )
-        (axis, *_) = self._dims(name, dim)
+        (axis,) = self._dims(name, dim)
         result = mapped(self, lambda leaf, _: reductions.cumulate(name, leaf, axis), lambda _: self._batch_size)
         return _separated(result, indices)
 
@@ -271,7 +272,7 @@ class Reductions(Base):
             return self._together(name, function, dim, keepdim)
         if isinstance(dim, str):
             result = self._features(name, function, dim, keepdim, first)
-        elif dim is None or dim == ():
+        elif dim is None or (dim == () and name in _ALL_WHERE_EMPTY):
             if keepdim:
                 root = len(self._batch_size)
                 whole = name in ("amin", "amax")  # where tensordict gives all parts the batch of the whole
@@ -281,7 +282,6 @@ class Reductions(Base):
             result = mapped(self, lambda leaf, _: function(leaf, None, keepdim), resize)
         else:
             dims = self._dims(name, dim)
-            dims = dims[:1] if name in _ONE_DIMENSION else dims
             axis: Any = dims[0] if name in _ONE_DIMENSION else dims
             root_size = Size((*first, *_resized(self._batch_size, dims, keepdim)))
             if name in ("amin", "amax", "min", "max"):
@@ -308,7 +308,7 @@ class Reductions(Base):
         leaves = list(self._leaves())
         if not leaves:
             raise ValueError(f"{name}: reduce=True reduces the leaves together, and this tensordict has none")
-        if dim is None or dim == ():
+        if dim is None or (dim == () and name in _ALL_WHERE_EMPTY):
             return function(cat([leaf.reshape(-1) for leaf in leaves], 0), None, False)
         if dim == "feature":
             count = len(self._batch_size)
@@ -317,9 +317,13 @@ class Reductions(Base):
         return function(cat(leaves, dims[0]), dims[0] if name in _ONE_DIMENSION else dims, keepdim)
 
     def _dims(self, name: str, dim: Any) -> tuple[int, ...]:
-        """Return batch dimensions counted from the first."""
+        """Return batch dimensions counted from the first; a single one where a reduction takes no more."""
         count = len(self._batch_size)
         dims = (dim,) if isinstance(dim, int) else tuple(dim)
+        if name in _ONE_DIMENSION:
+            if not dims:
+                raise IndexError(f"{name}: dim is empty, but one dimension is needed")
+            dims = dims if name == "quantile" else dims[:1]
         for d in dims:
             if not isinstance(d, int):
                 raise TypeError(f"{name}: dim must be an int, a tuple of int or 'feature', not {dim!r}")
@@ -327,7 +331,7 @@ class Reductions(Base):
                 raise IndexError(
                     f"{name}: there is no dimension {d} in a batch of {count} dimensions: {self._batch_size}"
                 )
-        return tuple(d % count for d in dims)
+        return tuple(d % count for d in (dims[:1] if name in _ONE_DIMENSION else dims))
 
 
 def _resized(size: Size, dims: tuple[int, ...], keepdim: bool) -> Size:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from corral.arrays.functions import unary, unary_
+from corral.arrays.functions import PREDICATES, unary, unary_
 from corral.tensordict.base import Base
 from corral.tensordict.leaves import rewrite
 
@@ -17,12 +17,14 @@ T = TypeVar("T", bound=Base)
 def _function(name: str, what: str) -> Callable[[T], T]:
     def function(self: T) -> T:
         result = self._map(lambda leaf: unary(name, leaf))
-        if self._locked and any(True for _ in self._leaves()):
+        # As in tensordict, where arithmetic of no leaves at all is a copy, which never is locked.
+        if self._locked and (name in PREDICATES or any(True for _ in self._leaves())):
             result._lock(True)
         return result
 
     function.__doc__ = f"Return {what} of all leaves' elements, as ``torch.{name}`` does."
-    return _named(function, name)
+    named: Callable[[T], T] = _named(function, name)
+    return named
 
 
 def _in_place(name: str, what: str) -> Callable[[T], T]:
@@ -30,7 +32,8 @@ def _in_place(name: str, what: str) -> Callable[[T], T]:
         return rewrite(self, lambda leaf, label: unary_(name, leaf, label))
 
     function.__doc__ = f"Set all leaves' elements to {what}, in place, as torch's ``{name}_`` does."
-    return _named(function, f"{name}_")
+    named: Callable[[T], T] = _named(function, f"{name}_")
+    return named
 
 
 def _named(function: Any, name: str) -> Any:
