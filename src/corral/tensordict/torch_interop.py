@@ -77,6 +77,8 @@ def _random(name: str) -> Callable[..., Any]:
 
 def _method(name: str) -> Callable[..., Any]:
     def call(input: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(input, Base):  # a tensor's operator, which leaves the operation to the TensorDict's
+            return NotImplemented
         return getattr(input, name)(*args, **kwargs)
 
     return call
