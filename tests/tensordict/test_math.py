@@ -417,3 +417,46 @@ def test_leaves_of_several_libraries_are_reduced_together() -> None:
     assert td.sum(reduce=True).item() == 5
     with pytest.raises(ValueError, match="has none"):
         TensorDict().sum(reduce=True)
+
+
+def test_jax() -> None:
+    jax = pytest.importorskip("jax")
+    values = np.array([[0.25, -0.5, 0.75], [0.9, 0.1, -0.3]], "float32")
+    numpys = TensorDict(a=values, b={"c": values * 2}, batch_size=[2])
+    mask = np.array([True, False])
+    calls: list[Callable[[Any], Any]] = [
+        *(lambda td, name=name: getattr(td, name)() for name in (*FUNCTIONS, *PREDICATES)),
+        *(lambda td, name=name: getattr(td, name)(td + 1) for name in BINARY),
+        *(lambda td, name=name: getattr(td, name)(0) for name in ("sum", "nansum", "prod", "mean", "nanmean", "std")),
+        *(lambda td, name=name: getattr(td, name)() for name in ("var", "amin", "amax", "min", "max", "norm")),
+        *(lambda td, name=name: getattr(td, name)(0) for name in ("min", "max", "cummin", "cummax", "softmax")),
+        lambda td: td.logsumexp(),
+        lambda td: td.quantile(0.3, 0),
+        lambda td: td.sum(reduce=True),
+        lambda td: td.lerp(td + 1, 0.75),
+        lambda td: td.addcmul(td, td, value=2),
+        lambda td: td.clamp(0, 0.5),
+        lambda td: td.add_(1),
+        lambda td: td.abs_().sqrt_(),
+        lambda td: td.lock_().lerp_(td * 2, 0.25),
+        lambda td: td.masked_fill_(mask, 5),
+        lambda td: td.where(mask, td * 2),
+        lambda td: td.where(mask, 3),
+        lambda td: td.fill_(("b", "c"), 3),
+        lambda td: td.zero_(),
+        lambda td: td.half(),
+    ]
+    for call in calls:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # NumPy warns of values that are not defined
+            found, expected = call(numpys.clone().convert("jax")), call(numpys.clone())
+        assert all(isinstance(leaf, jax.Array) for leaf in parts_of(found))
+        for one, other in zip(parts_of(found), parts_of(expected), strict=True):
+            np.testing.assert_allclose(np.asarray(one), np.asarray(other), 1e-5, 1e-5)
+
+
+def parts_of(result: Any) -> list[Any]:
+    """Return the arrays of a result."""
+    if isinstance(result, TensorDict):
+        return list(result.values(True, True))
+    return [part for each in result for part in parts_of(each)] if isinstance(result, tuple) else [result]
