@@ -25,7 +25,6 @@ from corral.tensordict.printing import Printing
 from corral.tensordict.rearranging import Rearranging
 from corral.tensordict.reductions import Reductions
 from corral.tensordict.selecting import Selecting
-from corral.tensordict.shaping import Shaping
 from corral.tensordict.sharing import Sharing
 from corral.tensordict.splitting import Splitting
 from corral.tensordict.torch_interop import TorchInterop
@@ -36,26 +35,25 @@ __all__ = ["TensorDict"]
 
 
 class TensorDict(
-    Arithmetic,
-    Casting,
-    Conversion,
-    Creating,
-    Gradients,
-    Inspecting,
-    MapProcesses,
-    Masking,
-    Naming,
-    Padding,
-    Pointwise,
-    Rearranging,
-    Reductions,
-    Selecting,
-    Shaping,
-    Sharing,
-    Splitting,
-    TorchInterop,
     Transfers,
+    Sharing,
+    Conversion,
+    Casting,
+    Gradients,
+    Pointwise,
+    Arithmetic,
     Unary,
+    Reductions,
+    Masking,
+    TorchInterop,
+    Naming,
+    Rearranging,
+    Selecting,
+    Creating,
+    Padding,
+    Splitting,
+    MapProcesses,
+    Inspecting,
     Printing,
 ):
     """A dictionary of arrays, nested or not, that share their leading dimensions.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias, TypeVar
 
 from corral.tensordict.base import Base, Size, unravel_key
+from corral.tensordict.names import Names
 
 __all__ = ["Path", "leaves_of", "mapped", "rebuilt", "renamed", "rewrite", "slots"]
 
@@ -93,7 +94,11 @@ def _rebuilt(td: T, leaves: dict[Path, Any], drop: bool, path: Path) -> T:
 
 
 def mapped(
-    td: T, function: Callable[[Any, Any], Any], resize: Callable[[Size], Size] | None = None, drop: bool = False
+    td: T,
+    function: Callable[[Any, Any], Any],
+    resize: Callable[[Size], Size] | None = None,
+    drop: bool = False,
+    rename: Callable[[tuple[str | None, ...]], Names] | None = None,
 ) -> T:
     """Return a TensorDict of what a function makes of each leaf and of the TensorDict that it is an entry of.
 
@@ -107,6 +112,8 @@ def mapped(
         Takes a batch size and returns the one to take its place.
     drop : bool
         Leave out nested TensorDicts without leaves.
+    rename : callable, optional
+        Takes the names of dimensions and returns those of the resized batch, which has none by default.
 
     Examples
     --------
@@ -121,10 +128,13 @@ def mapped(
         if not isinstance(value, Base):
             source[key] = function(value, td)
             continue
-        nested = mapped(value, function, resize, drop)
+        nested = mapped(value, function, resize, drop, rename)
         if nested._source or not drop:
             source[key] = nested
-    return td._make(source, td._batch_size if resize is None else resize(td._batch_size), td._device)
+    if resize is None:
+        return td._make(source, td._batch_size, td._device, td._names)
+    names = None if rename is None or td._names is None else rename(td._names)
+    return td._make(source, resize(td._batch_size), td._device, names)
 
 
 def renamed(td: T, function: Callable[[str], str]) -> T:

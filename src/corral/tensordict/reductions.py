@@ -288,7 +288,12 @@ class Reductions(Base):
                 resize = lambda _: root_size  # noqa: E731
             else:
                 resize = lambda size: Size((*first, *_resized(size, dims, keepdim)))  # noqa: E731
-            result = mapped(self, lambda leaf, _: function(leaf, axis, keepdim), resize)
+            result = mapped(
+                self,
+                lambda leaf, _: function(leaf, axis, keepdim),
+                resize,
+                rename=lambda names: tuple(name for i, name in enumerate(names) if keepdim or i not in dims),
+            )
         return result if key_transform is None else renamed(result, key_transform)
 
     def _features(self, name: str, function: Reduce, dim: str, keepdim: bool, first: tuple[int, ...]) -> Self:
