@@ -33,8 +33,15 @@ if TYPE_CHECKING:
     from corral.functional import send as send
     from corral.launcher import LaunchError as LaunchError
     from corral.launcher import launch as launch
+    from corral.tensordict import LazyStackedTensorDict as LazyStackedTensorDict
+    from corral.tensordict import NonTensorData as NonTensorData
+    from corral.tensordict import NonTensorStack as NonTensorStack
     from corral.tensordict import TensorDict as TensorDict
+    from corral.tensordict import TensorDictBase as TensorDictBase
     from corral.tensordict import cat as cat
+    from corral.tensordict import dense_stack_tds as dense_stack_tds
+    from corral.tensordict import lazy_stack as lazy_stack
+    from corral.tensordict import maybe_dense_stack as maybe_dense_stack
     from corral.tensordict import stack as stack
 
 __version__ = "0.1.0"
@@ -49,6 +56,13 @@ _EXPORTS = {
     "LaunchError": "corral.launcher",
     "MismatchError": "corral.distributed.errors",
     "PeerLostError": "corral.distributed.errors",
+    "NonTensorData": "corral.tensordict",
+    "NonTensorStack": "corral.tensordict",
+    "TensorDictBase": "corral.tensordict",
+    "LazyStackedTensorDict": "corral.tensordict",
+    "lazy_stack": "corral.tensordict",
+    "maybe_dense_stack": "corral.tensordict",
+    "dense_stack_tds": "corral.tensordict",
     "TensorDict": "corral.tensordict",
     "all_gather": "corral.functional",
     "all_reduce": "corral.functional",
@@ -74,8 +88,11 @@ __all__ = [
     "DistTimeoutError",
     "LaunchError",
     "MismatchError",
+    "NonTensorData",
+    "NonTensorStack",
     "PeerLostError",
     "TensorDict",
+    "TensorDictBase",
     "__version__",
     "all_gather",
     "all_reduce",

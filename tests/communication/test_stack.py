@@ -478,10 +478,6 @@ ERRORS = {
         lambda rank: (np.zeros((2, 3)) if rank == 0 else np.zeros(3), "text"),
         r"1 is a str on rank 1.*rank 0.*cannot be replaced",
     ),
-    "an object in a TensorDict": (
-        lambda rank: corral.TensorDict(a=np.zeros((2, 3)), batch_size=[2]) if rank == 0 else {"b": "text"},
-        r"'b' is a str on rank 1.*TensorDict on rank 0 cannot hold",
-    ),
     "text for numbers": (
         lambda rank: {"a": np.zeros((2, 3)) if rank == 0 else np.array(["1", "2", "x"])},
         r"'a' of rank 1 \(shape \(3,\)\).*rank 0 \(shape \(2, 3\)\).*<U1 cannot be cast to float64",

@@ -193,7 +193,10 @@ def _misfits(rank, size):
     odd = rank == last
     a = np.ones(2)
     cases = [
-        (TensorDict(a=a, **({"b": np.ones(2)} if odd else {})), rf"'b' is .* on rank {last}, but rank 0 has no such key"),
+        (
+            TensorDict(a=a, **({"b": np.ones(2)} if odd else {})),
+            rf"'b' is .* on rank {last}, but rank 0 has no such key",
+        ),
         (
             TensorDict(n={"a": np.ones(3 if odd else 2)}),
             rf"\('n', 'a'\) has shape \(3,\) on rank {last}, but \(2,\) on",

@@ -17,6 +17,12 @@ __all__ = ["check_joinable", "prepare_joined"]
 def check_joinable(layouts: Sequence[Layout], ranks: Sequence[int]) -> None:
     """Raise `MismatchError` unless the ranks' trees differ in nothing but the number of rows."""
     for layout, rank in zip(layouts, ranks, strict=True):
+        for path, branch in layout.branches():
+            if branch.kind == "L":
+                raise MismatchError(
+                    f"{where(path)} is a lazy stack on rank {rank}, which cannot be joined with cat=True: call "
+                    "to_tensordict() first"
+                )
         for path, node in layout.entries():
             if isinstance(node, Value):
                 raise MismatchError(

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from corral.tensordict.abstract import TensorDictBase
 from corral.tensordict.assembling import cat, stack
 from corral.tensordict.base import KeyThroughLeafError, NestedKey, Size, unravel_key
 from corral.tensordict.dense import TensorDict
+from corral.tensordict.lazy import LazyStackedTensorDict, dense_stack_tds, lazy_stack, maybe_dense_stack
+from corral.tensordict.nontensor import NonTensorData, NonTensorStack
 from corral.tensordict.padding import pad, pad_sequence
 
 __all__ = [
     "KeyThroughLeafError",
+    "LazyStackedTensorDict",
     "NestedKey",
+    "NonTensorData",
+    "NonTensorStack",
     "Size",
     "TensorDict",
+    "TensorDictBase",
     "cat",
+    "dense_stack_tds",
+    "lazy_stack",
+    "maybe_dense_stack",
     "pad",
     "pad_sequence",
     "stack",

@@ -57,7 +57,15 @@ def stack(tensordicts: Sequence[T], dim: int = 0, *, out: Any = None) -> T:
     return result if out is None else _write(out, result)
 
 
+def _special(entries: Sequence[Any]) -> Any:
+    """Return the class that stacks and joins these entries, where it does that by itself."""
+    return next((type(each) for each in entries if isinstance(each, Base) and each._joins), None)
+
+
 def _stack(tds: list[T], dim: int, path: tuple[str, ...]) -> T:
+    if (special := _special(tds)) is not None:
+        result: T = special._stack_all(tds, dim)
+        return result
     first = tds[0]
     names = first._source.keys()
     sources = [td._source for td in tds]
@@ -120,6 +128,9 @@ def cat(tensordicts: Sequence[T], dim: int = 0, *, out: Any = None) -> T:
 
 
 def _cat(tds: list[T], dim: int, path: tuple[str, ...]) -> T:
+    if (special := _special(tds)) is not None:
+        result: T = special._cat_all(tds, dim)
+        return result
     first = tds[0]
     names = first._source.keys()
     for i, td in enumerate(tds):
@@ -158,6 +169,8 @@ def _at(path: tuple[str, ...]) -> str:
 
 
 def _write(out: Any, result: Any) -> Any:
+    if out._joins and not out._holds_objects:
+        return out.update(result, inplace=True)
     if out._batch_size != result._batch_size:
         raise RuntimeError(
             f"out.batch_size and stacked batch size must match, got out.batch_size={out._batch_size} and "
@@ -165,7 +178,9 @@ def _write(out: Any, result: Any) -> Any:
         )
     for key, value in result._source.items():
         target = out._source.get(key)
-        if isinstance(target, Base):
+        if isinstance(target, Base) and target._holds_objects:
+            out._source[key] = value
+        elif isinstance(target, Base):
             _write(target, value)
         elif target is None or library_of(target) == "jax":
             out.set(key, value)

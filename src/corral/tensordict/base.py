@@ -6,7 +6,7 @@ import math
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Self, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 
@@ -98,6 +98,11 @@ class Base(Named):
     _device: str | None
     # Whether entries are fixed; a reference to the TensorDict that this one was locked with, if there is one.
     _locked: bool | weakref.ref[Base]
+    # Whether this is not a dictionary but an entry of objects that are no arrays; whether it is one for any batch.
+    _holds_objects: ClassVar[bool] = False
+    _fits_any: ClassVar[bool] = False
+    # Whether the class stacks and joins its instances by methods of its own, `_stack_all` and `_cat_all`.
+    _joins: ClassVar[bool] = False
 
     @classmethod
     def _make(cls, source: dict[str, Any], batch_size: Size, device: str | None = None, names: Names = None) -> Self:
@@ -142,6 +147,17 @@ class Base(Named):
                 yield from value._leaves()
             else:
                 yield value
+
+    def _peek(self, key: str) -> Any:
+        return self._source[key]
+
+    def _peeks(self) -> Iterable[tuple[str, Any]]:
+        """Return keys with what tells what their entries are like, without reading those."""
+        return self._source.items()
+
+    def _children(self) -> Iterable[Any]:
+        """Return what holds the entries: themselves, or the members of a lazy stack."""
+        return self._source.values()
 
     # Shape and device
 
@@ -213,20 +229,21 @@ class Base(Named):
         if type(value) is np.ndarray and self._device is None and value.shape[: len(size)] == size:
             return value
         if isinstance(value, Base):
-            if value._batch_size[: len(size)] != size:
-                value = value._make(dict(value._source), value._batch_size, value._device, value._names)
-                value.batch_size = size
+            if value._batch_size[: len(size)] != size or (value._fits_any and value._batch_size != size):
+                value = value._resized(size)
             if self._names is not None or value._names is not None:
                 value = self._named_alike(value)
             if self._device is not None and value._device != self._device:
                 value = value._on_device(self._device)
-        elif isinstance(value, Mapping):
+        elif isinstance(value, Mapping) and not _is_foreign_entry(value):
             nested = self._make({}, size, self._device, self._names)
             nested._fill(value)
             value = nested if nested._names is self._names else self._named_alike(nested)
         else:
-            if library_of(value) == "other":
+            if library_of(value) == "other" or isinstance(value, np.flexible):
                 value = self._from_other(key, value)
+                if isinstance(value, Base):
+                    return self._check(key, value)
             elif isinstance(value, np.generic):
                 value = np.asarray(value)
             elif library_of(value) == "torch" and value.is_nested and value.layout is sys.modules["torch"].strided:
@@ -243,18 +260,29 @@ class Base(Named):
         return value
 
     def _from_other(self, key: str, value: Any) -> Any:
-        if hasattr(value, "batch_size") and hasattr(value, "items"):  # another library's TensorDict
-            nested = self._make({}, as_size(value.batch_size), self._device)
-            for name, entry in value.items():
-                nested._put(name, entry)
-            return nested
-        try:
-            return as_array(value)
-        except TypeError as error:
-            raise TypeError(
-                f"the value of key {key!r} must be an array, a number, a nested list of numbers, a dict or a "
-                f"TensorDict: {error}"
-            ) from error
+        if not _is_foreign_entry(value):
+            if hasattr(value, "batch_size") and hasattr(value, "items"):  # another library's TensorDict
+                nested = self._make({}, as_size(value.batch_size), self._device)
+                for name, entry in value.items():
+                    nested._put(name, entry)
+                return nested
+            try:
+                return as_array(value)
+            except TypeError:
+                pass
+        from corral.tensordict.nontensor import wrap
+
+        return wrap(value, self._batch_size, self._device)
+
+    def _resized(self, size: Size) -> Any:
+        """Return the same entries in a TensorDict of another batch size."""
+        copy = self._make(dict(self._source), self._batch_size, self._device, self._names)
+        copy.batch_size = size
+        return copy
+
+    def _unwrapped(self) -> Any:
+        """Return what reading the entry gives: itself, or the objects that it is the wrapping of."""
+        return self
 
     def _fill(self, entries: Any) -> None:
         """Set the entries of a mapping in a new TensorDict."""
@@ -325,7 +353,7 @@ class Base(Named):
         """Allow again what `lock_` forbids; a nested TensorDict is unlocked with the one that it was locked with."""
         if isinstance(self._locked, weakref.ref):
             parent = self._locked()
-            if parent is not None and parent._locked and any(v is self for v in parent._source.values()):
+            if parent is not None and parent._locked and any(v is self for v in parent._children()):
                 raise RuntimeError(
                     "Cannot unlock a tensordict that is part of a locked graph. Unlock the root tensordict first."
                 )
@@ -342,6 +370,12 @@ class Base(Named):
     def _refuse_if_locked(self) -> None:
         if self._locked:
             raise RuntimeError(_LOCKED)
+
+
+def _is_foreign_entry(value: Any) -> bool:
+    """Whether a value is an entry of objects of the package tensordict, which looks like a mapping."""
+    theirs = sys.modules.get("tensordict")
+    return theirs is not None and isinstance(value, (theirs.NonTensorData, theirs.NonTensorStack))
 
 
 def _moved(leaf: Any, device: str) -> Any:

@@ -98,7 +98,7 @@ def _view(tree: Any, depth: int = 0) -> Any:
     kind = trees.kind_of(tree)
     if kind == "T" or (kind is None and library_of(tree) != "other"):
         _walkable.add(cls)
-    if kind is None or kind in "TR":
+    if kind is None or kind in "TRL":
         return tree
     try:
         keys, values, _, _ = trees.parts(kind, tree)

@@ -35,21 +35,24 @@ class Indexing(Keys):
         return iter(self.unbind(0))
 
     def __getitem__(self, index: Any) -> Any:
+        value: Any
         if type(index) is str:
             try:
-                return self._source[index]
+                value = self._source[index]
             except KeyError:
                 raise self._no_key(index) from None
+            return value._unwrapped() if isinstance(value, Base) else value
         if type(index) is tuple and index and type(index[0]) is str:
-            value: Any = self
+            value = self
             try:
                 for part in index:
                     value = value._source[part]
-                return value
+                return value._unwrapped() if isinstance(value, Base) else value
             except (KeyError, AttributeError, TypeError):
                 pass  # no such entry, or a tuple in the tuple
         if isinstance(index, str) or (isinstance(index, tuple) and _is_key(index)):
-            return self._require(index)
+            value = self._require(index)
+            return value._unwrapped() if isinstance(value, Base) else value
         parts = normalize(index, len(self._batch_size))
         kind = type(index)
         if (kind is slice and index == _EVERYTHING) or (
@@ -67,6 +70,7 @@ class Indexing(Keys):
         def part(leaf: Any) -> Any:
             return leaf[full] if full is not None and type(leaf) is np.ndarray else take(leaf, index)
 
+        part.index = index  # type: ignore[attr-defined]  # a lazy stack among the entries takes its members by it
         return self._map_resized(part, size, len(self._batch_size), after_index(self._names, index))
 
     def _rows(self, rows: np.ndarray[Any, Any]) -> Self:
@@ -86,6 +90,7 @@ class Indexing(Keys):
         def pick(leaf: Any) -> Any:
             return leaf.take(rows, 0) if type(leaf) is np.ndarray else take(leaf, (rows,))
 
+        pick.index = (rows,)  # type: ignore[attr-defined]
         return self._map_resized(pick, Size((*rows.shape, *size[1:])), len(size), names)
 
     def get_at(self, key: Any, index: Any, default: Any = None) -> Any:
@@ -133,12 +138,16 @@ class Indexing(Keys):
             if isinstance(mine, Indexing) and isinstance(entry, Base):
                 mine._check_same_keys(entry)
 
-    def _assign(self, index: tuple[Any, ...], value: Any) -> None:
-        for key in value._source if isinstance(value, Base) else self._source:
+    def _assign(self, index: tuple[Any, ...], value: Any, keys: Iterable[str] | None = None) -> Any:
+        """Write a part of the entries that a TensorDict has, or an array or number to some or all entries."""
+        for key in value._source if isinstance(value, Base) else self._source if keys is None else keys:
             leaf = self._source[key]
             new = value._source[key] if isinstance(value, Base) else value
             if isinstance(leaf, Indexing):
-                leaf._assign(index, new)
+                if leaf._holds_objects:
+                    self._source[key] = leaf._assign(index, new)
+                else:
+                    leaf._assign(index, new)
             else:
                 self._source[key] = assign(leaf, index, new)
 
@@ -153,7 +162,9 @@ class Indexing(Keys):
         array([0., 1., 1.])
         """
         entry = self._require(key)
-        if isinstance(entry, Base):
+        if isinstance(entry, Indexing) and entry._holds_objects:
+            self._replace(key, entry._assign(normalize(index, len(entry._batch_size)), value))
+        elif isinstance(entry, Base):
             entry[index] = value  # type: ignore[index]
         else:
             assign(entry, normalize(index, len(entry.shape)), value)

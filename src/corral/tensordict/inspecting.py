@@ -55,10 +55,6 @@ class Inspecting(Indexing):
         self._set_device(devices.pop() if len(devices) == 1 else None)
         return self
 
-    def to_tensordict(self, *, retain_none: bool | None = None) -> Self:
-        """Return a copy, leaves too, that is not locked."""
-        return self.clone()  # type: ignore[attr-defined, no-any-return]
-
     def apply_(self, fn: Callable[..., Any], *others: Any, **kwargs: Any) -> Self:
         """Apply a function to every leaf, as `apply`, and set what it returns here.
 

@@ -30,6 +30,19 @@ def _leads_to(key: Any, other: Any) -> bool:
     return whole[: len(start)] == start
 
 
+def _is_dictionary(value: Any) -> bool:
+    return isinstance(value, Mapping) or (isinstance(value, Base) and not value._holds_objects)
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Base):
+        return value.clone()  # type: ignore[attr-defined]
+    try:
+        return clone_array(as_array(value))
+    except TypeError:
+        return value  # an object that is no array, and is wrapped as it is
+
+
 class Keys(Base):
     """Read, write, rename and choose entries."""
 
@@ -72,7 +85,7 @@ class Keys(Base):
 
     def is_empty(self) -> bool:
         """Whether there is no leaf."""
-        return next(iter(self._leaves()), _MISSING) is _MISSING
+        return all(isinstance(value, Keys) and value.is_empty() for value in self._source.values())
 
     def __contains__(self, key: object) -> bool:
         if not isinstance(key, (str, tuple)):
@@ -162,6 +175,8 @@ class Keys(Base):
         first, rest = split(key)
         if rest is not None:
             self._source[first].set_(rest, item)
+        elif isinstance(current, Base) and current._holds_objects:
+            self._source[first] = self._check(first, current._written(item))  # type: ignore[attr-defined]
         elif isinstance(current, Keys):
             if not isinstance(item, (Base, Mapping)):
                 raise RuntimeError(
@@ -175,7 +190,10 @@ class Keys(Base):
     def _write(self, key: str, current: Any, item: Any) -> None:
         if isinstance(item, (Base, Mapping)):
             raise RuntimeError(f"the entry {key!r} is an array: a {type(item).__name__} cannot be written into it")
-        value = as_array(item)
+        try:
+            value = as_array(item)
+        except TypeError as error:
+            raise RuntimeError(f"the entry {key!r} is an array, which cannot be written: {error}") from error
         if tuple(value.shape) != tuple(current.shape) and not self._broadcasts(value.shape, current.shape):
             raise RuntimeError(
                 f"Failed to update {key!r} in tensordict {self!r}: the value of shape {Size(value.shape)} does not "
@@ -186,6 +204,14 @@ class Keys(Base):
         elif value is not current:
             copy_into(current, value)
 
+    def _replace(self, key: NestedKey, value: Any) -> None:
+        """Put another value where an entry is, whether the TensorDict is locked or not."""
+        first, rest = split(key)
+        if rest is None:
+            self._source[first] = value
+        else:
+            self._source[first]._replace(rest, value)
+
     def _broadcasts(self, shape: Sequence[int], target: Sequence[int]) -> bool:
         """Whether a value of a shape can be written into an entry: only what is behind the batch is repeated."""
         size = self._batch_size
@@ -195,6 +221,35 @@ class Keys(Base):
             and tuple(shape[: len(size)]) == size
             and all(n in (1, m) for n, m in zip(shape, target[extra:], strict=True))
         )
+
+    def get_non_tensor(self, key: NestedKey, default: Any = _MISSING) -> Any:
+        """Return the object of an entry, or its objects as lists; the entry itself if it is an array or a TensorDict.
+
+        Examples
+        --------
+        >>> from corral import TensorDict
+        >>> TensorDict(name="ant").get_non_tensor("name")
+        'ant'
+        """
+        value = self._find(key)
+        if value is _MISSING:
+            if default is _MISSING:
+                raise self._no_key(key)
+            return default
+        return value._unwrapped() if isinstance(value, Base) else value
+
+    def set_non_tensor(self, key: NestedKey, value: Any) -> Self:
+        """Set an entry of one object, whatever that is: numbers and arrays, too.
+
+        Examples
+        --------
+        >>> from corral import TensorDict
+        >>> TensorDict(batch_size=[2]).set_non_tensor("rate", 3)["rate"]
+        3
+        """
+        from corral.tensordict.nontensor import NonTensorData
+
+        return self.set(key, NonTensorData(value, self._batch_size, self._device))
 
     def setdefault(self, key: NestedKey, default: Any, inplace: bool = False) -> Any:
         """Return an entry, setting it first if there is none."""
@@ -322,13 +377,13 @@ class Keys(Base):
             current = self._source.get(first)
             if rest is not None and isinstance(current, Keys):
                 current.update({rest: value}, clone=clone, inplace=inplace, keys_to_update=subset)
-            elif isinstance(current, Keys) and isinstance(value, (Base, Mapping)):
+            elif isinstance(current, Keys) and _is_dictionary(current) and _is_dictionary(value):
                 current.update(value, clone=clone, inplace=inplace, keys_to_update=subset)
             else:
-                if subset is not None and isinstance(value, Base):
+                if subset is not None and isinstance(value, Base) and _is_dictionary(value):
                     value = value.select(*subset)  # type: ignore[attr-defined]
                 if clone:
-                    value = value.clone() if isinstance(value, Base) else clone_array(as_array(value))  # type: ignore[attr-defined]
+                    value = _copied(value)
                 self.set(first if rest is None else name, value, inplace=inplace)
         return self
 
@@ -441,7 +496,9 @@ class Keys(Base):
         (['b.c'], [('b', 'c'), 'b'])
         """
         result = self._make({}, self._batch_size, self._device, self._names)
-        for key, value in self.items(True, True):
+        for key, value in self.items(True):
+            if isinstance(value, Base) and not value._holds_objects:
+                continue
             name = key if isinstance(key, str) else separator.join(key)
             if name in result._source:
                 raise KeyError(f"Flattening keys in tensordict causes keys {[name]} to collide.")

@@ -11,7 +11,6 @@ from corral.arrays.libraries import library_of
 from corral.arrays.storing import as_result
 from corral.tensordict.arithmetic import Arithmetic, aligned, broadcast
 from corral.tensordict.base import Base, Size
-from corral.tensordict.names import after_index
 
 __all__ = ["Pointwise"]
 
@@ -78,7 +77,15 @@ class Pointwise(Arithmetic):
                 raise KeyError(f"the entry {key!r} is a leaf on one side and a TensorDict on the other")
             else:
                 source[key] = as_result(function(leaf, matching(leaf, value)))
+        self._match_library(source)
         return self._make(source, self._batch_size, self._device, self._names)
+
+    def _match_library(self, source: dict[str, Any]) -> None:
+        """Turn comparisons of objects into arrays of the library that the leaves are of."""
+        for key, entry in self._source.items():
+            if isinstance(entry, Base) and entry._holds_objects and not isinstance(source[key], Base):
+                like = next((leaf for leaf in self._leaves() if library_of(leaf) != "numpy"), None)
+                source[key] = source[key] if like is None else matching(like, source[key])
 
     # Arithmetic
 

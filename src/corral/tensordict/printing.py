@@ -8,7 +8,7 @@ from typing import Any
 from corral.arrays.libraries import dtype_name, library_of
 from corral.tensordict.base import Base
 
-__all__ = ["Printing", "describe"]
+__all__ = ["Printing", "describe", "fields_text", "head_text"]
 
 _SHORT = re.compile(r"(float|uint|int|complex)(\d+)$")
 _LETTERS = {"float": "f", "uint": "u", "int": "i", "complex": "c"}
@@ -21,20 +21,27 @@ class Printing(Base):
     __slots__ = ()
 
     def __repr__(self) -> str:
-        libraries = sorted({library_of(leaf) for leaf in self._leaves()})
-        single = libraries[0] if len(libraries) == 1 else None
-        head = f"batch_size=[{','.join(map(str, self._batch_size))}]"
-        if self._device is not None:
-            head += f", device={self._device}"
-        if single:
-            head += f", library={single}"
-        if self._locked:
-            head += ", is_locked=True"
-        return f"{type(self).__name__}({head}, fields={_fields(self, len(self._batch_size), single, 1)})"
+        head, library = head_text(self)
+        return f"{type(self).__name__}({head}, fields={fields_text(self, len(self._batch_size), library, 1)})"
 
 
-def _fields(td: Base, batch_dims: int, library: str | None, level: int) -> str:
-    parts = [f"{key}: {_entry(value, batch_dims, library, level)}" for key, value in td._source.items()]
+def head_text(td: Base) -> tuple[str, str | None]:
+    """Return what is shown before the fields, and the library of all leaves if it is one."""
+    libraries = sorted({library_of(leaf) for leaf in td._leaves()})
+    single = libraries[0] if len(libraries) == 1 else None
+    head = f"batch_size=[{','.join(map(str, td._batch_size))}]"
+    if td._device is not None:
+        head += f", device={td._device}"
+    if single:
+        head += f", library={single}"
+    if td._locked:
+        head += ", is_locked=True"
+    return head, single
+
+
+def fields_text(td: Base, batch_dims: int, library: str | None, level: int) -> str:
+    """Return keys with the dtypes and shapes of their entries, without the batch dimensions."""
+    parts = [f"{key}: {_entry(value, batch_dims, library, level)}" for key, value in td._peeks()]
     line = "{" + ", ".join(parts) + "}"
     if "\n" not in line and len(line) + 4 * level <= _WIDTH:
         return line
@@ -44,7 +51,9 @@ def _fields(td: Base, batch_dims: int, library: str | None, level: int) -> str:
 
 def _entry(value: Any, batch_dims: int, library: str | None, level: int) -> str:
     if isinstance(value, Base):
-        shown = _fields(value, len(value._batch_size), library, level + 1)
+        if value._holds_objects:
+            return value._label()  # type: ignore[attr-defined, no-any-return]
+        shown = fields_text(value, len(value._batch_size), library, level + 1)
         extra = value._batch_size[batch_dims:]
         return f"[{','.join(map(str, extra))}] {shown}" if extra else shown
     return describe(value, batch_dims, library)
@@ -61,5 +70,5 @@ def describe(value: Any, batch_dims: int = 0, library: str | None = None) -> str
     """
     name = _SHORT.sub(lambda match: _LETTERS[match[1]] + match[2], dtype_name(value))
     name = "bf16" if name == "bfloat16" else name
-    prefix = "" if library else f"{library_of(value)}."
+    prefix = "" if library else f"{library_of(getattr(value, 'example', value))}."
     return f"{prefix}{name}[{','.join(map(str, value.shape[batch_dims:]))}]"

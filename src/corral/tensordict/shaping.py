@@ -255,9 +255,12 @@ class Shaping(Indexing):
         result = Size((*target[:extra], *full))
         count = len(size)
         names = self._names and (*(None,) * extra, *self._names)
-        return self._locked_alike(
-            self._map(lambda leaf: expand_array(leaf, (*result, *leaf.shape[count:])), result, names)
-        )
+
+        def repeat(leaf: Any) -> Any:
+            return expand_array(leaf, (*result, *leaf.shape[count:]))
+
+        repeat.expanded = extra  # type: ignore[attr-defined]  # for entries of objects
+        return self._locked_alike(self._map(repeat, result, names))
 
     def expand_as(self, other: Any) -> Self:
         """Return this TensorDict expanded to the batch size of another one."""

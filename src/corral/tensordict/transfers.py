@@ -6,11 +6,12 @@ from typing import Any, Self
 
 from corral.arrays.libraries import is_array
 from corral.tensordict.point_to_point import PointToPoint, moving, wait, works
+from corral.tensordict.selecting import Selecting
 
 __all__ = ["Transfers"]
 
 
-class Transfers(PointToPoint):
+class Transfers(PointToPoint, Selecting):
     """Move and combine TensorDicts."""
 
     __slots__ = ()
@@ -109,7 +110,7 @@ class Transfers(PointToPoint):
         """
         return moving().all_gather(self, group)  # type: ignore[no-any-return]
 
-    def gather(
+    def gather(  # type: ignore[override]  # two methods of one name: see below
         self,
         dst: Any = None,
         group: Any = None,
@@ -155,7 +156,7 @@ class Transfers(PointToPoint):
         if indexing or out is not None:
             if dst is not None:
                 indexing.setdefault("dim", dst)
-            return super().gather(out=out, **indexing)  # type: ignore[misc]
+            return super().gather(out=out, **indexing)
         return moving().gather(self, dst, group, group_dst, like)
 
     def reduce(

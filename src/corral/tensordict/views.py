@@ -12,6 +12,7 @@ __all__ = ["ItemsView", "KeysView", "ValuesView"]
 
 class _View:
     _parents_first = True
+    _reads = True
 
     def __init__(self, td: Base, include_nested: bool, leaves_only: bool, sort: bool = False) -> None:
         self._td = td
@@ -20,7 +21,7 @@ class _View:
         self._sort = sort
 
     def _pairs(self) -> Iterator[tuple[Any, Any]]:
-        pairs = _walk(self._td, (), self._nested, self._leaves_only, self._parents_first)
+        pairs = _walk(self._td, (), self._nested, self._leaves_only, self._parents_first, self._reads)
         if not self._sort:
             return pairs
         return iter(sorted(pairs, key=lambda pair: pair[0] if isinstance(pair[0], str) else ".".join(pair[0])))
@@ -34,6 +35,7 @@ class _View:
 class KeysView(_View):
     """The keys of a TensorDict: strings, and tuples for nested ones."""
 
+    _reads = False  # shapes that differ in a lazy stack do not matter
     _parents_first = False  # the order of tensordict, in which keys differ from entries here
 
     def __iter__(self) -> Iterator[Any]:
@@ -48,7 +50,7 @@ class KeysView(_View):
         for part in _parts(key):
             if not isinstance(value, Base) or part not in value._source:
                 return False
-            value = value._source[part]
+            value = value._peek(part)
         return not (self._leaves_only and isinstance(value, Base))
 
     def __eq__(self, other: object) -> bool:
@@ -98,15 +100,15 @@ def _parts(key: Any) -> Iterator[Any]:
 
 
 def _walk(
-    td: Base, prefix: tuple[str, ...], nested: bool, leaves_only: bool, parents_first: bool
+    td: Base, prefix: tuple[str, ...], nested: bool, leaves_only: bool, parents_first: bool, reads: bool
 ) -> Iterator[tuple[Any, Any]]:
-    for key, value in td._source.items():
+    for key, value in td._source.items() if reads else td._peeks():
         name = (*prefix, key) if prefix else key
         if isinstance(value, Base):
             if parents_first and not leaves_only:
                 yield name, value
             if nested:
-                yield from _walk(value, (*prefix, key), True, leaves_only, parents_first)
+                yield from _walk(value, (*prefix, key), True, leaves_only, parents_first, reads)
             if not (parents_first or leaves_only):
                 yield name, value
         else:

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec.msgpack import Ext
 
 from corral.wire import array_values as arrays
-from corral.wire import moments, pickles
+from corral.wire import entries, moments, pickles
 from corral.wire.errors import CodecError
 
 __all__ = ["MAX_DEPTH", "SCALARS", "Reader", "Unsendable", "Writer"]
@@ -49,7 +49,8 @@ _COMPLEX = struct.Struct("<dd")
     _STRINGS,
     _TENSORDICT,
     _PICKLE,
-) = range(1, 21)
+    _ENTRY,
+) = range(1, 22)
 
 _pack = msgspec.msgpack.Encoder().encode
 
@@ -239,6 +240,15 @@ _writers: dict[type, Callable[[Writer, Any], Any]] = {
 }
 
 
+def _write_entry(w: Writer, obj: Any) -> Any:
+    w.enter(obj)
+    found = entries.parts(obj)
+    kind, inner, rest = found if found is not None else ("L", obj.tensordicts, [obj.stack_dim])
+    content = [kind, w.walk(inner), rest]
+    w.path.discard(id(obj))
+    return w.tag(_ENTRY, content)
+
+
 def _writer_of(kind: type) -> Callable[[Writer, Any], Any]:
     """Choose how objects of a type met for the first time travel."""
     module = kind.__module__.partition(".")[0]
@@ -253,6 +263,8 @@ def _writer_of(kind: type) -> Callable[[Writer, Any], Any]:
         write = _write_cupy
     elif module == "corral" and kind is getattr(sys.modules.get("corral.tensordict"), "TensorDict", None):
         write = _write_tensordict
+    elif module == "corral" and kind.__name__ in ("NonTensorData", "NonTensorStack", "LazyStackedTensorDict"):
+        write = _write_entry
     else:
         return write  # not remembered: classes come and go
     _writers[kind] = write
@@ -367,6 +379,16 @@ def _build_tensordict(r: Reader, content: Any) -> Any:
         raise CodecError(f"malformed TensorDict: {error}") from None
 
 
+def _build_entry(r: Reader, content: Any) -> Any:
+    kind, inner, rest = content
+    if kind == "L":
+        (stack_dim,) = _items(rest)
+        return entries.make_lazy(stack_dim, _items(inner))
+    if kind not in ("N", "S"):
+        raise CodecError("malformed entry of a TensorDict")
+    return entries.make_entry(kind, inner, arrays.checked_shape(rest))
+
+
 def _build_pickle(r: Reader, content: Any) -> Any:
     name, ref, refs = content
     if type(name) is not str:
@@ -403,4 +425,5 @@ _builders: dict[int, Callable[[Reader, Any], Any]] = {
     _STRINGS: _build_strings,
     _TENSORDICT: _build_tensordict,
     _PICKLE: _build_pickle,
+    _ENTRY: _build_entry,
 }

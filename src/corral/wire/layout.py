@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from corral.arrays.libraries import convert, is_array, library_of, to_numpy
-from corral.wire import array_values, codec, trees
+from corral.wire import array_values, codec, entries, trees
 from corral.wire.errors import CodecError
 
 __all__ = ["Array", "Branch", "Layout", "Path", "Value", "key_text"]
@@ -98,6 +98,7 @@ class Branch(msgspec.Struct, tag="b", array_like=True, frozen=True):
 
 
 Node: TypeAlias = Array | Value | Branch
+_DATA = codec.dumps(["data"], False)
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(Node).decode
 
@@ -264,7 +265,13 @@ def _describe(tree: Any, leaves: list[Any], allow_pickle: bool, stacking: bool, 
             node, array = _describe_array(tree, path)
             leaves.append(array)
             return node
-        return Value(codec.dumps(trees.payload(tree), allow_pickle))
+        entry = None if stacking else entries.parts(tree)
+        if entry is not None:
+            value = Value(codec.dumps(entry[1], allow_pickle))
+            return Branch(entry[0], "", entry[2], _DATA, [value])
+        return Value(codec.dumps(trees.payload(tree, stacking), allow_pickle))
+    if kind == "L" and stacking:
+        kind, tree = "T", tree.to_tensordict()
     keys, values, batch_size, name = trees.parts(kind, tree)
     children = [
         _describe(value, leaves, allow_pickle, stacking, (*path, key)) for key, value in zip(keys, values, strict=True)
@@ -299,7 +306,9 @@ def _check(node: Node, batch: list[int]) -> None:
         names = node.names()
         if not trees.is_possible(node.kind, names, node.batch_size):
             raise CodecError("malformed layout: an impossible container")
-        if node.batch_size is not None:
+        if node.kind == "L":
+            batch = []  # its members lack the dimension that they are stacked along
+        elif node.batch_size is not None:
             if node.batch_size[: len(batch)] != batch:
                 raise CodecError("malformed layout: a TensorDict that does not fit another")
             batch = node.batch_size

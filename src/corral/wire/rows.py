@@ -13,8 +13,10 @@ from corral.arrays.buffers import sharing, writable
 from corral.arrays.libraries import convert, copy_into, dtype_name, is_array, library_of, to_numpy
 from corral.distributed.errors import MismatchError
 from corral.wire import codec, trees
+from corral.wire import entries as entries_of
 from corral.wire.casting import check_cast, promoted
 from corral.wire.layout import Array, Branch, Layout, Path, Value, key_text
+from corral.wire.lazy_rows import plan_lazy
 from corral.wire.senders import Senders, check_senders, of_shape
 
 __all__ = ["Plan", "plan_rows"]
@@ -56,6 +58,8 @@ def plan_rows(tree: Any, layouts: list[Layout | None], ranks: tuple[int, ...], r
             raise MismatchError(f"rank {ranks[i]} passed None, which only the destination may (rank {ranks[root]})")
         found.append(layout)
     senders = Senders(found, [ranks[i] for i in positions], positions)
+    if trees.kind_of(tree) == "L":
+        return Plan(*plan_lazy(tree, senders, ranks[root], len(ranks), allow_pickle))
     check_senders(senders)
     planner = _Planner(senders, ranks[root], len(ranks), allow_pickle)
     if tree is None:
@@ -230,7 +234,8 @@ class _Planner:
         entries = dict(zip(keys, children, strict=True))
         for key, child in zip(node.names(), node.children, strict=True):
             if key in entries:
-                replace = functools.partial(trees.assign, target, key) if trees.can_assign(target) else None
+                fixed = not trees.can_assign(target) and entries_of.parts(entries[key]) is None
+                replace = None if fixed else functools.partial(trees.assign, target, key)
                 self.visit(child, (*path, key), entries[key], replace)
             else:
                 self.add(child, (*path, key), target, kind)
@@ -332,12 +337,6 @@ class _Planner:
                         f"{key_text((*path, *at))} has shape {tuple(each.shape)} on rank {there}, and its stack "
                         f"would have {(self.count, *each.shape)}, which does not fit the batch size {batch} on "
                         f"rank {self.here}"
-                    )
-            for at, value in Layout(node).entries():
-                if kind == "T" and isinstance(value, Value) and _numbers(values := self.values((*path, *at))) is None:
-                    raise MismatchError(
-                        f"{key_text((*path, *at))} is {_a(values[0])} on rank {there}, which the "
-                        f"{type(target).__qualname__} on rank {self.here} cannot hold"
                     )
         elif kind == "c" or not trees.can_assign(target, new=True):
             raise MismatchError(

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from corral.wire import entries
+from corral.wire.entries import Rows, plain
 from corral.wire.errors import CodecError
 
 __all__ = [
@@ -26,8 +28,8 @@ __all__ = [
 MAX_DEPTH = 100
 """Levels of containers that a tree may have."""
 
-# "T" is corral's TensorDict, "R" one of the package tensordict or a tensorclass of its. They come back as
-# TensorDicts.
+# "T" is corral's TensorDict, "L" its lazy stack, "R" a TensorDict of the package tensordict or a tensorclass of its.
+# They come back as TensorDicts. "N" is corral's NonTensorData and "S" its NonTensorStack.
 _BUILTIN: dict[type, str] = {dict: "d", list: "l", tuple: "t"}
 _known: dict[type, str | None] = {}
 
@@ -46,9 +48,11 @@ def kind_of(tree: Any) -> str | None:
 
 def _classify(cls: type) -> str | None:
     ours = sys.modules.get("corral.tensordict")
-    base = getattr(ours, "TensorDictBase", None) or getattr(ours, "TensorDict", None)
-    if base is not None and issubclass(cls, base):
-        return "T"
+    base = getattr(ours, "TensorDictBase", None)
+    if ours is not None and base is not None and issubclass(cls, base):
+        if cls._holds_objects:  # type: ignore[attr-defined]
+            return None  # see `payload` and `entries.parts`
+        return "L" if issubclass(cls, ours.LazyStackedTensorDict) else "T"
     theirs = sys.modules.get("tensordict")
     if theirs is not None:
         if issubclass(cls, (theirs.NonTensorData, theirs.NonTensorStack)):
@@ -68,24 +72,18 @@ def _classify(cls: type) -> str | None:
     return None
 
 
-class Rows(list[Any]):
-    """Objects that are no arrays, one for each row of a stack."""
-
-
-def payload(tree: Any) -> Any:
-    """Return the object that a leaf is or holds."""
+def payload(tree: Any, stacking: bool = False) -> Any:
+    """Return the object that a leaf is or holds; if it is to be stacked, with the objects of each of its elements."""
+    entry = entries.parts(tree)
+    if entry is not None:
+        return entry[1] if entry[0] == "N" else tree
     theirs = sys.modules.get("tensordict")
     if theirs is not None:
         if isinstance(tree, theirs.NonTensorStack):
-            return tree.tolist()
+            return entries.adopted(tree) if stacking else tree.tolist()
         if isinstance(tree, theirs.NonTensorData):
             return tree.data
     return tree
-
-
-def plain(value: Any) -> Any:
-    """Return a value without the mark that it has an entry for each row."""
-    return list(value) if type(value) is Rows else value
 
 
 def type_key(cls: type) -> str:
@@ -104,6 +102,8 @@ def parts(kind: str, tree: Any) -> tuple[list[Any], list[Any], list[int] | None,
     if kind == "c":
         names = [field.name for field in dataclasses.fields(tree)]
         return names, [getattr(tree, name) for name in names], None, type_key(type(tree))
+    if kind == "L":
+        return list(range(len(tree.tensordicts))), list(tree.tensordicts), None, str(tree.stack_dim)
     if hasattr(tree, "_tensordict") and kind == "R":
         tree = tree._tensordict if not isinstance(tree._tensordict, dict) else tree  # that of a tensorclass
     items = list(tree.items())
@@ -114,9 +114,11 @@ def is_possible(kind: str, keys: list[Any], batch_size: Sequence[int] | None) ->
     """Whether a container of this kind can have these keys and this batch size."""
     if kind in ("T", "R"):
         return batch_size is not None and all(size >= 0 for size in batch_size) and _are_names(keys)
+    if kind in ("N", "S"):
+        return entries.is_possible(keys, batch_size)
     if batch_size is not None:
         return False
-    if kind in ("l", "t"):
+    if kind in ("l", "t", "L"):
         return keys == list(range(len(keys)))
     return kind == "d" or (kind in ("n", "c") and _are_names(keys))
 
@@ -138,7 +140,7 @@ def construct(
     No module is imported for it. A namedtuple or a dataclass whose class is not loaded here, or has other
     fields here, becomes a tuple or a dict; any other is made without calling its class.
     """
-    if kind != "R":
+    if kind not in ("R", "T"):
         children = [plain(child) for child in children]
     if kind == "d":
         return dict(zip(keys, children, strict=True))
@@ -161,24 +163,28 @@ def construct(
         for key, child in zip(keys, children, strict=True):
             object.__setattr__(record, key, child)
         return record
+    if kind == "L":
+        return entries.make_lazy(name, children)
+    if kind in ("N", "S") and batch_size is not None and len(children) == 1:
+        return entries.make_entry(kind, children[0], batch_size)
     if kind in ("T", "R") and batch_size is not None:
-        entries = dict(zip(keys, children, strict=True))
+        named = dict(zip(keys, children, strict=True))
         theirs = sys.modules.get("tensordict") if kind == "R" else None
         if theirs is not None:
-            return theirs.TensorDict({k: _theirs(v, theirs) for k, v in entries.items()}, batch_size=list(batch_size))
+            return theirs.TensorDict({k: _theirs(v, theirs) for k, v in named.items()}, batch_size=list(batch_size))
         from corral.arrays import is_array
         from corral.tensordict import TensorDict
 
         if kind == "R" and not all(kind_of(v) == "T" or is_array(v) for v in children):
-            return entries  # holds what corral's cannot
-        return TensorDict(entries, batch_size=list(batch_size))
+            return {key: plain(value) for key, value in named.items()}  # objects stay what they are
+        return TensorDict({k: entries.of_rows(v, batch_size) for k, v in named.items()}, batch_size=list(batch_size))
     raise CodecError("malformed layout: an unknown kind of container")
 
 
 def _theirs(value: Any, theirs: Any) -> Any:
     """Return a value as the package tensordict keeps it."""
     if type(value) is Rows:
-        return theirs.NonTensorStack(*map(theirs.NonTensorData, value))
+        return theirs.NonTensorStack(*map(theirs.NonTensorData, plain(value)))
     return value
 
 
@@ -206,7 +212,13 @@ def assign(container: Any, key: Any, value: Any) -> None:
     if kind == "R":
         container.set(key, _theirs(value, sys.modules["tensordict"]))
     elif kind == "T":
-        container.set(key, plain(value))
+        present = container.get(key)
+        holds = getattr(present, "_holds_objects", False)
+        new = entries.of_rows(value, container.batch_size, holds)
+        if holds:
+            container._replace(key, container._check(key, present._received(new)))
+        else:
+            container.set(key, new)
     elif kind == "c":
         setattr(container, key, plain(value))
     else:

@@ -1,0 +1,265 @@
+"""What all kinds of TensorDict have in common."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Self
+
+from corral.arrays.operations import clone as clone_array
+from corral.tensordict import assembling
+from corral.tensordict.arithmetic import Arithmetic
+from corral.tensordict.base import Base, Size, as_size
+from corral.tensordict.casting import Casting
+from corral.tensordict.conversion import Conversion
+from corral.tensordict.creating import Creating
+from corral.tensordict.gradients import Gradients
+from corral.tensordict.inspecting import Inspecting
+from corral.tensordict.mapping import MapProcesses
+from corral.tensordict.masking import Masking
+from corral.tensordict.naming import Naming
+from corral.tensordict.padding import Padding
+from corral.tensordict.pointwise import Pointwise
+from corral.tensordict.printing import Printing
+from corral.tensordict.rearranging import Rearranging
+from corral.tensordict.reductions import Reductions
+from corral.tensordict.selecting import Selecting
+from corral.tensordict.sharing import Sharing
+from corral.tensordict.splitting import Splitting
+from corral.tensordict.torch_interop import TorchInterop
+from corral.tensordict.transfers import Transfers
+from corral.tensordict.unary import Unary
+
+__all__ = ["TensorDictBase"]
+
+
+class TensorDictBase(
+    Transfers,
+    Sharing,
+    Conversion,
+    Casting,
+    Gradients,
+    Pointwise,
+    Arithmetic,
+    Unary,
+    Reductions,
+    Masking,
+    TorchInterop,
+    Naming,
+    Rearranging,
+    Selecting,
+    Creating,
+    Padding,
+    Splitting,
+    MapProcesses,
+    Inspecting,
+    Printing,
+):
+    """What all kinds of TensorDict have in common: dense ones, lazy stacks, and entries that are no arrays."""
+
+    __slots__ = ()
+
+    def auto_batch_size_(self, batch_dims: int | None = None) -> Self:
+        """Set the batch size to the leading dimensions that all leaves share, `batch_dims` of them at most."""
+        shapes = list(_shapes(self))
+        if not shapes:
+            return self
+        size: list[int] = []
+        for lengths in zip(*shapes, strict=False):
+            if len(set(lengths)) > 1 or len(size) == batch_dims:
+                break
+            size.append(lengths[0])
+        self.batch_size = size
+        for value in self._source.values():
+            if isinstance(value, TensorDictBase):
+                if value._fits_any:
+                    value.batch_size = size
+                value.auto_batch_size_(batch_dims)
+        return self
+
+    def clone(self, recurse: bool = True) -> Self:
+        """Return a TensorDict with copies of all leaves, or with the same leaves if not `recurse`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from corral import TensorDict
+        >>> td = TensorDict(a=np.zeros(2))
+        >>> td.clone()["a"] is td["a"], td.clone(recurse=False)["a"] is td["a"]
+        (False, True)
+        """
+        return self._map(clone_array if recurse else _same)
+
+    def to_tensordict(self, *, retain_none: bool | None = None) -> Any:
+        """Return a TensorDict with copies of all leaves, dense throughout: its lazy stacks are stacked."""
+        source = {
+            key: value.to_tensordict() if isinstance(value, TensorDictBase) else clone_array(value)
+            for key, value in self._source.items()
+        }
+        return self._make(source, self._batch_size, self._device, self._names)
+
+    def copy(self) -> Self:
+        """Return a TensorDict with the same leaves."""
+        return self.clone(recurse=False)
+
+    __copy__ = copy
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self.clone()
+
+    def apply(
+        self,
+        fn: Callable[..., Any],
+        *others: Any,
+        batch_size: Any = None,
+        device: Any = None,
+        inplace: bool = False,
+        default: Any = inspect.Parameter.empty,
+        filter_empty: bool | None = None,
+        call_on_nested: bool = False,
+        named: bool = False,
+        nested_keys: bool = False,
+        **constructor_kwargs: Any,
+    ) -> Self | None:
+        """Apply a function to every leaf, and to the leaves of the same keys of other TensorDicts.
+
+        Parameters
+        ----------
+        fn : callable
+            Takes the leaves of one key; returns the new one, or ``None`` for none.
+        *others : TensorDict
+            Where the further arguments come from.
+        batch_size : sequence of int, optional
+            Batch size of the result, where `fn` changes it.
+        device : optional
+            Device of the result.
+        inplace : bool
+            Set the results in this TensorDict, and return it.
+        default : optional
+            Used for keys that one of the others lacks.
+        filter_empty : bool, optional
+            Leave out TensorDicts that have become empty. By default, they are left out where all are.
+        call_on_nested : bool
+            Call `fn` with nested TensorDicts, not with their leaves.
+        named, nested_keys : bool
+            Give `fn` the key, or the whole nested key, as its first argument.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from corral import TensorDict
+        >>> td = TensorDict(a=np.arange(3), batch_size=[3])
+        >>> td.apply(lambda x, y: x + y, td)["a"]
+        array([0, 2, 4])
+        """
+        size = None if batch_size is None else as_size(batch_size)
+        named = named or nested_keys
+        result = self._apply(fn, others, size, inplace, default, filter_empty, call_on_nested, named, nested_keys, ())
+        if result is not None and device is not None:
+            return result.to(device)
+        return result
+
+    def named_apply(
+        self, fn: Callable[..., Any], *others: Any, nested_keys: bool = False, **kwargs: Any
+    ) -> Self | None:
+        """Do the same as `apply`, with the key as the first argument of the function."""
+        return self.apply(fn, *others, named=True, nested_keys=nested_keys, **kwargs)
+
+    def _apply(
+        self,
+        fn: Callable[..., Any],
+        others: Sequence[Any],
+        size: Size | None,
+        inplace: bool,
+        default: Any,
+        filter_empty: bool | None,
+        on_nested: bool,
+        named: bool,
+        nested_keys: bool,
+        path: tuple[str, ...],
+    ) -> Self | None:
+        empty = inspect.Parameter.empty
+        result = self
+        if not inplace:
+            names = self._names if size is None else None
+            result = self._make({}, self._batch_size if size is None else size, self._device, names)
+        found = False
+        for key, value in list(self._source.items()):
+            entries = []
+            for other in others:
+                if default is empty:
+                    entries.append(other[key])
+                else:
+                    entries.append(other.get(key, default) if isinstance(other, TensorDictBase) else default)
+            where = (*path, key)
+            if isinstance(value, TensorDictBase) and not on_nested:
+                new: Any = value._apply(
+                    fn, entries, size, inplace, default, filter_empty, False, named, nested_keys, where
+                )
+            elif named:
+                new = fn(where if nested_keys and path else key, value, *entries)
+            else:
+                new = fn(value, *entries)
+            if new is None:
+                continue
+            found = True
+            if not inplace:
+                result._put(key, new)
+            elif new is not value:
+                result.set_(key, new) if self._locked else result.set(key, new, inplace=True)
+        if not found and not inplace and filter_empty is not False and (filter_empty or self._source):
+            return None
+        return result
+
+    @staticmethod
+    def stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
+        """Stack TensorDicts: see `corral.stack`."""
+        return assembling.stack(input, dim, out=out)
+
+    @staticmethod
+    def cat(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
+        """Join TensorDicts: see `corral.cat`."""
+        return assembling.cat(input, dim, out=out)
+
+    @staticmethod
+    def lazy_stack(input: Sequence[Any], dim: int = 0, *, out: Any = None, strict_shape: bool = False) -> Any:
+        """Stack TensorDicts without copying them: see `corral.lazy_stack`."""
+        from corral.tensordict.lazy import lazy_stack
+
+        return lazy_stack(input, dim, out=out, strict_shape=strict_shape)
+
+    @staticmethod
+    def maybe_dense_stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
+        """Stack TensorDicts that are alike, and others lazily: see `corral.maybe_dense_stack`."""
+        from corral.tensordict.lazy import maybe_dense_stack
+
+        return maybe_dense_stack(input, dim, out=out)
+
+    def gather_and_stack(
+        self, dst: int | None = None, group: Any = None, *, group_dst: int | None = None
+    ) -> Self | None:
+        """Gather the other ranks' TensorDicts into the rows of this one: see `corral.gather_and_stack`."""
+        result: Self | None = _communication().gather_and_stack(self, dst, group, group_dst)
+        return result
+
+
+@functools.cache
+def _communication() -> Any:
+    """Load what moves TensorDicts when one is first moved: a container by itself needs no process groups."""
+    from corral.tensordict import communication
+
+    return communication
+
+
+def _shapes(td: Base) -> Iterator[tuple[int, ...]]:
+    """Yield the shapes of all leaves, and the batch sizes of nested TensorDicts that have none."""
+    for value in td._source.values():
+        if isinstance(value, Base) and value._source:
+            yield from list(_shapes(value)) or [tuple(value.shape)]
+        elif not (isinstance(value, Base) and value._fits_any):
+            yield tuple(value.shape)
+
+
+def _same(leaf: Any) -> Any:
+    return leaf

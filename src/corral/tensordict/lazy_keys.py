@@ -1,0 +1,238 @@
+"""Entries of a lazy stack by their keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
+
+from corral.arrays.operations import as_array
+from corral.arrays.operations import expand as expand_array
+from corral.arrays.padding import nested, pad_stack
+from corral.tensordict.abstract import TensorDictBase
+from corral.tensordict.base import Base, NestedKey, Size, unravel_key
+from corral.tensordict.dense import TensorDict
+from corral.tensordict.lazy_parts import LazyParts
+
+__all__ = ["LazyKeys"]
+
+_MISSING: Any = object()
+
+
+class LazyKeys(LazyParts):
+    """Read, write, rename and choose entries of all members."""
+
+    __slots__ = ()
+
+    def __contains__(self, key: object) -> bool:
+        if not isinstance(key, (str, tuple)):
+            raise NotImplementedError(f"TensorDict does not support membership checks of {type(key).__name__}")
+        return key in self.keys(include_nested=True)
+
+    def is_empty(self) -> bool:
+        """Whether there is no leaf that all members have."""
+        entries = self._source
+        return all(isinstance(value, TensorDictBase) and value.is_empty() for value in map(entries.peek, entries))
+
+    def get(
+        self,
+        key: NestedKey,
+        default: Any = _MISSING,
+        *,
+        as_list: bool = False,
+        as_padded_tensor: bool = False,
+        as_nested_tensor: bool = False,
+        padding_side: str = "right",
+        padding_value: Any = 0,
+    ) -> Any:
+        """Return the entry of a key, stacked, or `default` (``None``) if there is none.
+
+        Parameters
+        ----------
+        key : str or tuple of str
+            Key of the entry.
+        default
+            Returned where some member has no such entry.
+        as_list : bool
+            Return the list of the members' entries.
+        as_padded_tensor : bool
+            Fill up arrays of different shapes to one shape. Members come first, whatever the `stack_dim`.
+        as_nested_tensor : bool
+            Return one of torch's nested tensors, members first.
+        padding_side : {"right", "left"}
+            Where to fill up.
+        padding_value
+            What to fill up with.
+
+        Raises
+        ------
+        RuntimeError
+            If the arrays have different shapes, and none of these is asked for.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from corral import TensorDict, lazy_stack
+        >>> td = lazy_stack([TensorDict(a=np.ones(n)) for n in (1, 2)])
+        >>> td.get("a", as_list=True)
+        [array([1.]), array([1., 1.])]
+        >>> td.get("a", as_padded_tensor=True)
+        array([[1., 0.],
+               [1., 1.]])
+        """
+        if not (as_list or as_padded_tensor or as_nested_tensor):
+            return super().get(key) if default is _MISSING else super().get(key, default)
+        if key not in self:
+            return None if default is _MISSING else default
+        values = [
+            td.get(key, as_list=True) if as_list and isinstance(td, LazyKeys) else td.get(key)
+            for td in self.tensordicts
+        ]
+        if isinstance(values[0], Base):
+            return super().get(key)
+        if as_list:
+            return values
+        return nested(values) if as_nested_tensor else pad_stack(values, padding_value, padding_side)
+
+    def get_nestedtensor(self, key: NestedKey, default: Any = _MISSING) -> Any:
+        """Return an entry as one of torch's nested tensors."""
+        return self.get(key, default, as_nested_tensor=True)
+
+    def _put(self, key: NestedKey, value: Any) -> None:
+        if isinstance(key, str):
+            self._source[key] = self._check(key, value)
+            return
+        first, rest = key[0], key[1:]
+        for td in self.tensordicts:
+            if first not in td._source:
+                td._put(first, td._make({}, td._batch_size, td._device))
+        nested_td = self._source[first]
+        if not isinstance(nested_td, Base):
+            raise KeyError(f"cannot set the nested key {key!r}: the entry {first!r} is a leaf, not a TensorDict")
+        nested_td._put(rest[0] if len(rest) == 1 else rest, value)
+
+    def set(self, key: NestedKey, item: Any, *, inplace: bool = False, non_blocking: bool = False) -> Self:
+        """Set an entry of all members."""
+        if inplace and key in self:
+            return self.set_(key, item)
+        self._refuse_if_locked()
+        self._put(unravel_key(key), item)
+        return self
+
+    def set_(self, key: NestedKey, item: Any, *, non_blocking: bool = False) -> Self:
+        """Write an entry of all members in place; the entry must exist, and the value fit it."""
+        if key not in self:
+            raise self._no_key(key)
+        wrapped = self._wrapped(key, item, self._batch_size)
+        for td, piece in zip(self.tensordicts, self._pieces(wrapped), strict=True):
+            td.update_(piece)
+        return self
+
+    def _wrapped(self, key: NestedKey, item: Any, size: Size) -> TensorDict:
+        """Return a TensorDict of one entry, an array repeated along the batch where it lacks that."""
+        if not isinstance(item, (Base, Mapping)) and not isinstance(item, str):
+            try:
+                item = as_array(item)
+            except TypeError:
+                pass
+            else:
+                if tuple(item.shape[: len(size)]) != size and -1 not in size:
+                    item = expand_array(item, (*size, *self._behind(key)))
+        wrapped = TensorDict._make({}, size, None)
+        wrapped._put(unravel_key(key), item)
+        return wrapped
+
+    def _behind(self, key: NestedKey) -> tuple[int, ...]:
+        """Return the shape of a leaf behind the batch."""
+        td = self.tensordicts[0]
+        return td._behind(key) if isinstance(td, LazyKeys) else tuple(td.get(key).shape[len(td._batch_size) :])
+
+    def set_at_(self, key: Any, value: Any, index: Any, *, non_blocking: bool = False) -> Self:
+        """Write a part of an entry in place."""
+        if key not in self:
+            raise self._no_key(key)
+        parts, size = self._indexed(index)
+        self._assign(parts, self._wrapped(key, value, size))
+        return self
+
+    def update(
+        self,
+        input_dict_or_td: Any,
+        clone: bool = False,
+        inplace: bool = False,
+        *,
+        non_blocking: bool = False,
+        keys_to_update: Iterable[NestedKey] | None = None,
+    ) -> Self:
+        """Set all entries that a dict or another TensorDict has in the members."""
+        if input_dict_or_td is self:
+            return self
+        if not inplace:
+            self._refuse_if_locked()
+        keys = None if keys_to_update is None else list(keys_to_update)
+        for td, piece in zip(self.tensordicts, self._pieces(input_dict_or_td), strict=True):
+            td.update(piece, clone=clone, inplace=inplace, keys_to_update=keys)
+        return self
+
+    def update_(self, input_dict_or_td: Any, clone: bool = False, *, non_blocking: bool = False) -> Self:
+        """Write entries of the members in place; each must exist."""
+        if input_dict_or_td is not self:
+            for td, piece in zip(self.tensordicts, self._pieces(input_dict_or_td), strict=True):
+                td.update_(piece, clone)
+        return self
+
+    def rename_key_(self, old_key: NestedKey, new_key: NestedKey, safe: bool = False) -> Self:
+        """Give an entry of all members another key."""
+        self._refuse_if_locked()
+        for td in self.tensordicts:
+            td.rename_key_(old_key, new_key, safe)
+        return self
+
+    def del_(self, key: NestedKey) -> Self:
+        """Remove an entry of all members that have it; one must."""
+        self._refuse_if_locked()
+        having = [td for td in self.tensordicts if key in td]
+        if not having:
+            raise self._no_key(key)
+        for td in having:
+            td.del_(key)
+        return self
+
+    def clear(self) -> Self:
+        """Remove all entries of all members."""
+        self._refuse_if_locked()
+        for td in self.tensordicts:
+            td.clear()
+        return self
+
+    def empty(self, recurse: bool = False, *, batch_size: Any = None, device: Any = None, names: Any = None) -> Any:
+        """Return a lazy stack of the members without their leaves; a dense TensorDict where `batch_size` is given."""
+        if batch_size is not None:
+            return TensorDict({}, batch_size, device=device, names=names)
+        result = self._memberwise(lambda td: td.empty(recurse, device=device))
+        if names is not None:
+            result._set_names(names)
+        return result
+
+    def select(self, *keys: NestedKey, inplace: bool = False, strict: bool = True) -> Self:
+        """Return a lazy stack with only these entries."""
+        if inplace:
+            self._refuse_if_locked()
+        result = self._memberwise(lambda td: td.select(*keys, inplace=inplace, strict=strict))
+        return self if inplace else result
+
+    def exclude(self, *keys: NestedKey, inplace: bool = False) -> Self:
+        """Return a lazy stack without these entries."""
+        if inplace:
+            self._refuse_if_locked()
+        result = self._memberwise(lambda td: td.exclude(*keys, inplace=inplace))
+        return self if inplace else result
+
+    def flatten_keys(self, separator: str = ".", inplace: bool = False) -> Self:
+        """Return a lazy stack of the members with flattened keys."""
+        result = self._memberwise(lambda td: td.flatten_keys(separator, inplace))
+        return self if inplace else result
+
+    def unflatten_keys(self, separator: str = ".", inplace: bool = False) -> Self:
+        """Return a lazy stack of the members with nested keys."""
+        result = self._memberwise(lambda td: td.unflatten_keys(separator, inplace))
+        return self if inplace else result
