@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from corral import distributed as distributed
+    from corral.arrays.memory_mapped import MemoryMappedTensor as MemoryMappedTensor
     from corral.backends.shm_arrays import empty as empty
     from corral.distributed.errors import DistBackendError as DistBackendError
     from corral.distributed.errors import DistError as DistError
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from corral.tensordict import lazy_stack as lazy_stack
     from corral.tensordict import maybe_dense_stack as maybe_dense_stack
     from corral.tensordict import stack as stack
+    from corral.tensordict.persistent import PersistentTensorDict as PersistentTensorDict
 
 __version__ = "0.1.0"
 
@@ -54,6 +56,7 @@ _EXPORTS = {
     "DistStoreError": "corral.distributed.errors",
     "DistTimeoutError": "corral.distributed.errors",
     "LaunchError": "corral.launcher",
+    "MemoryMappedTensor": "corral.arrays.memory_mapped",
     "MismatchError": "corral.distributed.errors",
     "PeerLostError": "corral.distributed.errors",
     "NonTensorData": "corral.tensordict",
@@ -63,6 +66,7 @@ _EXPORTS = {
     "lazy_stack": "corral.tensordict",
     "maybe_dense_stack": "corral.tensordict",
     "dense_stack_tds": "corral.tensordict",
+    "PersistentTensorDict": "corral.tensordict.persistent",
     "TensorDict": "corral.tensordict",
     "all_gather": "corral.functional",
     "all_reduce": "corral.functional",
@@ -87,10 +91,12 @@ __all__ = [
     "DistStoreError",
     "DistTimeoutError",
     "LaunchError",
+    "MemoryMappedTensor",
     "MismatchError",
     "NonTensorData",
     "NonTensorStack",
     "PeerLostError",
+    "PersistentTensorDict",
     "TensorDict",
     "TensorDictBase",
     "__version__",

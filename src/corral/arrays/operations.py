@@ -58,7 +58,7 @@ def clone(x: Any) -> Any:
     library = library_of(x)
     if library == "torch":
         return x.clone()
-    return x.copy()
+    return np.array(x) if isinstance(x, np.memmap) else x.copy()
 
 
 def nbytes(x: Any) -> int:

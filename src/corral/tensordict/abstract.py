@@ -12,12 +12,15 @@ from corral.tensordict import assembling
 from corral.tensordict.arithmetic import Arithmetic
 from corral.tensordict.base import Base, Size, as_size
 from corral.tensordict.casting import Casting
+from corral.tensordict.consolidation import Consolidation
 from corral.tensordict.conversion import Conversion
 from corral.tensordict.creating import Creating
 from corral.tensordict.gradients import Gradients
 from corral.tensordict.inspecting import Inspecting
+from corral.tensordict.interchange import Interchange
 from corral.tensordict.mapping import MapProcesses
 from corral.tensordict.masking import Masking
+from corral.tensordict.memmap import MemoryMapping
 from corral.tensordict.naming import Naming
 from corral.tensordict.padding import Padding
 from corral.tensordict.pointwise import Pointwise
@@ -36,8 +39,11 @@ __all__ = ["TensorDictBase"]
 
 class TensorDictBase(
     Transfers,
+    Consolidation,
+    MemoryMapping,
     Sharing,
     Conversion,
+    Interchange,
     Casting,
     Gradients,
     Pointwise,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any, Self
 
+from corral.tensordict import pytrees
 from corral.tensordict.abstract import TensorDictBase
 from corral.tensordict.base import Base, as_size, device_name
 
@@ -57,6 +59,8 @@ class TensorDict(TensorDictBase):
         lock: bool = False,
         **kwargs: Any,
     ) -> None:
+        if len(sys.modules) != pytrees.seen[0]:
+            pytrees.register()
         if source is None:
             source = kwargs
         elif kwargs:
@@ -119,3 +123,6 @@ class TensorDict(TensorDictBase):
         if names is not None:
             td._set_names(names)
         return td
+
+
+pytrees.register_kind(TensorDict)

@@ -122,7 +122,7 @@ class NonTensorData(ObjectEntry):
             "maybe_to_stack() returns a NonTensorStack, which has one for each element"
         )
 
-    def _written(self, item: Any) -> Any:
+    def _rewritten(self, item: Any) -> Any:
         if isinstance(item, (NonTensorStack, list)):
             raise RuntimeError("a NonTensorData cannot be updated with the objects of a NonTensorStack: it has but one")
         refuse_arrays(item)
@@ -284,7 +284,7 @@ class NonTensorStack(ObjectEntry):
         return NonTensorStack._of(fresh, self._device)
 
     def _received(self, new: Any) -> Any:
-        return self._written(new) if isinstance(new, NonTensorStack) and new.shape == self.shape else new
+        return self._rewritten(new) if isinstance(new, NonTensorStack) and new.shape == self.shape else new
 
     def maybe_to_stack(self) -> Any:
         """Return the entry itself, or a copy that can be written if elements share their objects."""
@@ -299,7 +299,7 @@ class NonTensorStack(ObjectEntry):
     def __setitem__(self, index: Any, value: Any) -> None:
         self._assign(normalize(index, self._objects.ndim), value)
 
-    def _written(self, item: Any) -> Any:
+    def _rewritten(self, item: Any) -> Any:
         refuse_arrays(item)
         self.maybe_to_stack()
         if self._objects.ndim:
@@ -307,7 +307,7 @@ class NonTensorStack(ObjectEntry):
         return self
 
     def _take_over(self, other: ObjectEntry) -> None:
-        self._written(other)
+        self._rewritten(other)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (self._objects.shape, self.flat(), self._device)

@@ -120,7 +120,7 @@ class ObjectEntry(TensorDictBase):
 
     __hash__ = None  # type: ignore[assignment]
 
-    def _written(self, item: Any) -> Any:
+    def _rewritten(self, item: Any) -> Any:
         """Replace the objects in place where that is possible; return the entry that has the new ones."""
         raise NotImplementedError
 
@@ -133,7 +133,7 @@ class ObjectEntry(TensorDictBase):
         stack = self.maybe_to_stack()
         objects = stack._cells()
         if not objects.ndim:
-            return self._written(new[()])
+            return self._rewritten(new[()])
         positions = take(np.arange(objects.size).reshape(objects.shape), index)
         flat = objects.reshape(-1)
         flat[positions.reshape(-1)] = new.reshape(-1)

@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from corral.arrays.libraries import copy_into, dtype_name, library_of
+from corral.arrays.mapped import InFile, in_file
 from corral.arrays.operations import device_of, nbytes
 from corral.tensordict.base import Base, Size
 from corral.tensordict.keys import Keys
@@ -123,7 +124,8 @@ class Sharing(Keys):
         return bool(leaves) and all(_place(leaf) is not None or _is_torch_shared(leaf) for leaf in leaves)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        parts = (type(self), self._source, tuple(self._batch_size), self._device, self.is_locked)
+        source = {key: in_file(value) for key, value in self._source.items()}
+        parts = (type(self), source, tuple(self._batch_size), self._device, self.is_locked)
         return _rebuild, parts if self._names is None else (*parts, self._names)
 
 
@@ -200,6 +202,7 @@ def _rebuild(
     locked: bool,
     names: Names = None,
 ) -> Any:
+    source = {key: value.attach() if isinstance(value, InFile) else value for key, value in source.items()}
     td = kind._make(source, Size(batch_size), device, names)
     if locked:
         td._lock(True)
@@ -249,7 +252,7 @@ class _Handle:
 
 def _handle(leaf: Any) -> Any:
     place = _place(leaf)
-    return leaf if place is None else _Handle(place, leaf)
+    return in_file(leaf) if place is None else _Handle(place, leaf)
 
 
 def _attach_td(

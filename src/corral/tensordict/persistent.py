@@ -1,0 +1,387 @@
+"""A TensorDict whose entries stay in an HDF5 file."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from corral.arrays.indexing import normalize
+from corral.arrays.libraries import library_of
+from corral.arrays.operations import as_array
+from corral.tensordict import hdf5, pytrees
+from corral.tensordict.base import Base, Size, as_size, device_name, unravel_key
+from corral.tensordict.dense import TensorDict
+from corral.tensordict.entries import Entries
+from corral.tensordict.indexing import indexed_size
+from corral.tensordict.keys import split
+from corral.tensordict.stored import Stored, parts_of, take_sizes
+
+__all__ = ["PersistentTensorDict"]
+
+
+class PersistentTensorDict(Stored):
+    """A TensorDict whose entries stay in an HDF5 file: each read is of the file, and so is each write.
+
+    An entry is read when it is asked for, into a new array; `keys`, `batch_size`, the repr and all that shapes and
+    dtypes tell read no values. An index gives a view of the file: reading an entry of it reads these rows alone, and
+    writing one writes them. What operations return lies in memory: they give a `TensorDict`; those in place write
+    their result into the file. Files are those of tensordict: a group for each TensorDict, a dataset for each leaf.
+
+    Parameters
+    ----------
+    batch_size : sequence of int, optional
+        The leading dimensions that all datasets share; none by default.
+    filename : path, optional
+        The file. Either this or `group` is given.
+    group : h5py.Group, optional
+        A group of an open file.
+    mode : {"r", "r+", "w", "w-", "x", "a"}
+        How the file is opened: see `h5py.File`.
+    backend : {"h5"}
+        The format.
+    device : optional
+        Where arrays shall lie that are read.
+    validate_batch_size : bool
+        Compare the batch size with the shapes of the datasets.
+    non_tensor_as_stack, allow_pickle : optional
+        Accepted for compatibility; nothing in these files is pickled.
+    library : {"numpy", "torch", "jax", "cupy"}
+        Library of the arrays that are read.
+    **kwargs
+        What new datasets are made with: see `h5py.Group.create_dataset`.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If h5py is not installed.
+    ValueError
+        If a dataset does not have the batch size.
+
+    Examples
+    --------
+    >>> import numpy as np, tempfile
+    >>> from corral import PersistentTensorDict
+    >>> with tempfile.TemporaryDirectory() as path:
+    ...     td = PersistentTensorDict(filename=f"{path}/steps.h5", batch_size=[3], mode="w")
+    ...     td["obs"] = np.zeros((3, 2))
+    ...     td[1] = {"obs": [5.0, 6.0]}
+    ...     print(td, td["obs"][1], sep="\\n")
+    ...     td.close()
+    PersistentTensorDict(batch_size=[3], library=numpy, fields={obs: f64[2]})
+    [5. 6.]
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        *,
+        batch_size: Any = None,
+        filename: str | Path | None = None,
+        group: Any = None,
+        mode: str = "r",
+        backend: str = "h5",
+        device: Any = None,
+        validate_batch_size: bool = True,
+        non_tensor_as_stack: bool = False,
+        allow_pickle: bool | None = None,
+        library: str = "numpy",
+        **kwargs: Any,
+    ) -> None:
+        if backend != "h5":
+            raise NotImplementedError(f"PersistentTensorDict: backend must be 'h5', not {backend!r}")
+        if (filename is None) == (group is None):
+            raise RuntimeError(
+                f"PersistentTensorDict: either filename or group must be given, got filename={filename!r} and "
+                f"group={group!r}"
+            )
+        if group is None:
+            group = hdf5.library().File(filename, mode)
+        self.filename = filename
+        self.mode = mode
+        self._device = device_name(device)
+        self._locked = False
+        self._names = None
+        self._source = Entries(group, None, kwargs, library, self._device)
+        self._resize(as_size(batch_size))
+        if validate_batch_size:
+            try:
+                self._validate(self._batch_size)
+            except ValueError:
+                if filename is not None:
+                    group.close()
+                raise
+
+    def _validate(self, size: Size) -> None:
+        for key, leaf in self._outline().items(True, True):
+            if tuple(leaf.shape[: len(size)]) != size:
+                raise ValueError(
+                    f"batch size and array size mismatch: the dataset {key!r} has shape {Size(leaf.shape)}, which does "
+                    f"not start with the batch size {size}"
+                )
+
+    @classmethod
+    def from_dict(  # type: ignore[override]
+        cls,
+        input_dict: Any,
+        filename: str | Path,
+        *,
+        auto_batch_size: bool = False,
+        batch_size: Any = None,
+        device: Any = None,
+        backend: str = "h5",
+        batch_dims: int | None = None,
+        allow_pickle: bool | None = None,
+        library: str | None = None,
+        **kwargs: Any,
+    ) -> PersistentTensorDict:
+        """Write a dict or a TensorDict to a new file, and return the TensorDict of that file.
+
+        Parameters
+        ----------
+        input_dict : dict or TensorDict
+            The entries.
+        filename : path
+            The file; one that exists is replaced.
+        auto_batch_size : bool
+            Accepted for compatibility: without `batch_size`, that of a dict is the leading dimensions that all
+            entries share, and a TensorDict keeps its own.
+        batch_size : sequence of int, optional
+            The batch size.
+        device, backend, allow_pickle, library, **kwargs
+            As for `PersistentTensorDict`. By default, arrays that are read are of the library of the first leaf.
+        batch_dims : int, optional
+            The largest number of batch dimensions to find.
+        """
+        if batch_size is not None and batch_dims is not None:
+            raise ValueError("from_dict: batch_size and batch_dims cannot both be given")
+        source = input_dict if isinstance(input_dict, Base) else TensorDict(input_dict, batch_size=batch_size)
+        first = next(iter(source._leaves()), None)
+        library = library or (library_of(first) if library_of(first) != "other" else "numpy")
+        out = cls(filename=filename, mode="w", backend=backend, device=device, library=library, **kwargs)
+        out._resize(source._batch_size if batch_size is None else as_size(batch_size))
+        out.update(source)
+        if batch_size is None and not isinstance(input_dict, Base):
+            out.auto_batch_size_(batch_dims)
+        return out
+
+    def clone(self, recurse: bool = True, newfile: str | Path | None = None) -> Any:
+        """Return a copy: in memory, in a new file if `newfile` is given, or of the same file if not `recurse`."""
+        if newfile is not None:
+            return type(self).from_dict(self, newfile, library=self._source.library, **self._source.options)
+        if recurse:
+            return super().clone()
+        entries = self._source
+        copy = Entries(entries.group, entries.rows, entries.options, entries.library, entries.device, entries.origin)
+        copy.whole, copy.size = entries.whole, entries.size
+        result = type(self)._over(copy, self._batch_size)
+        if entries.rows is None:
+            take_sizes(result, self._outline())
+        return result
+
+    # Writing
+
+    def set(self, key: Any, item: Any, *, inplace: bool = False, non_blocking: bool = False) -> Any:
+        """Set an entry: a dataset of another shape or dtype is replaced, unless `inplace`."""
+        key = unravel_key(key)
+        if inplace and key in self:
+            return self.set_(key, item)
+        self._refuse_if_locked()
+        self._put(key, item)
+        return self
+
+    def _put(self, key: Any, value: Any) -> None:
+        if isinstance(key, str):
+            is_value = library_of(value) == "other" and isinstance(value, (str, bytes))
+            self._source[key] = value if is_value else self._check(key, value)
+            return
+        first, rest = split(key)
+        nested = self._source.get(first)
+        if nested is not None and not isinstance(nested, PersistentTensorDict):
+            raise KeyError(f"cannot set the nested key {key!r}: the entry {first!r} is a dataset, not a group")
+        if nested is None:
+            self._source[first] = TensorDict._make({}, self._batch_size, self._device)
+            nested = self._source.get(first)
+        nested._put(rest, value)
+
+    def set_(self, key: Any, item: Any, *, non_blocking: bool = False) -> Any:
+        """Write an entry in place; it must exist, and the value fit it."""
+        if key not in self:
+            raise self._no_key(key)
+        parts = parts_of(key)
+        owner = self._owner(parts)
+        node = owner._source.get(parts[-1])
+        if isinstance(node, PersistentTensorDict):
+            if not isinstance(item, (Base, Mapping)):
+                raise RuntimeError(
+                    f"the entry {key!r} is a TensorDict: a {type(item).__name__} cannot be written to it"
+                )
+            return node.update_(item) and self
+        if isinstance(item, (Base, Mapping)):
+            raise RuntimeError(f"the entry {key!r} is an array: a {type(item).__name__} cannot be written into it")
+        if not hdf5.is_array(node):
+            owner._source[parts[-1]] = item
+            return self
+        value = as_array(item)
+        rows, entries = owner._source.rows, owner._source
+        shape = node.shape if rows is None else (*entries.size, *node.shape[len(entries.whole) :])
+        if tuple(value.shape) != tuple(shape) and not owner._broadcasts(value.shape, shape):
+            raise RuntimeError(
+                f"the value of shape {Size(value.shape)} does not fit the dataset {key!r}, of shape {Size(shape)}"
+            )
+        hdf5.write(node, value, rows)
+        return self
+
+    def setdefault(self, key: Any, default: Any, inplace: bool = False) -> Any:
+        """Return an entry, setting it first if there is none."""
+        if key not in self:
+            self.set(key, default, inplace=inplace)
+        return self.get(key)
+
+    def update_(self, input_dict_or_td: Any, clone: bool = False, *, non_blocking: bool = False) -> Any:
+        """Write entries in place; each must exist."""
+        if input_dict_or_td is not self:
+            for key, value in input_dict_or_td.items():
+                if key not in self:
+                    raise KeyError(f"The key {key} was not found in the dest tensordict.")
+                self.set_(key, value)
+        return self
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        named = isinstance(index, str) or (isinstance(index, tuple) and index and isinstance(index[0], (str, tuple)))
+        if named and index in self and not isinstance(value, (Base, Mapping)):
+            self.set_(index, value)
+        else:
+            super().__setitem__(index, value)
+
+    def _check_same_keys(self, value: Base) -> None:
+        self._outline()._check_same_keys(value)
+
+    def _assign(self, index: tuple[Any, ...], value: Any, keys: Iterable[str] | None = None) -> None:
+        if self._source.rows is not None:
+            dense = self.to_tensordict()
+            dense._assign(index, value, keys)
+            self.update_(dense)
+            return
+        for key in keys if keys is not None else value._source if isinstance(value, Base) else self._source:
+            node = self._source.get(key)
+            new = value._source[key] if isinstance(value, Base) else value
+            if isinstance(node, PersistentTensorDict):
+                node._assign(index, new)
+            elif hdf5.is_array(node):
+                hdf5.write(node, new, index)
+
+    def set_at_(self, key: Any, value: Any, index: Any, *, non_blocking: bool = False) -> Any:
+        """Write a part of an entry in place; the rest is not touched."""
+        if key not in self:
+            raise self._no_key(key)
+        parts = parts_of(key)
+        owner = self._owner(parts)
+        node = owner._source.get(parts[-1])
+        if isinstance(node, Base):
+            node[index] = value  # type: ignore[index]
+        elif owner._source.rows is None:
+            hdf5.write(node, as_array(value), normalize(index, node.ndim))
+        else:
+            current = self.get(key)
+            TensorDict._make({"x": current}, Size()).set_at_("x", value, index)
+            self.set_(key, current)
+        return self
+
+    def rename_key_(self, old_key: Any, new_key: Any, safe: bool = False) -> Any:
+        """Give an entry another key; nothing is copied."""
+        self._refuse_if_locked()
+        if old_key not in self:
+            raise self._no_key(old_key)
+        old, new = parts_of(old_key), parts_of(new_key)
+        if old == new:
+            return self
+        if new_key in self:
+            if safe:
+                raise KeyError(f"key {new_key} already present in TensorDict.")
+            self.del_(new_key)
+        self.file.move("/".join(old), "/".join(new))
+        self._owner(old)._source.nested.pop(old[-1], None)
+        return self
+
+    def gather_and_stack(self, dst: int | None = None, group: Any = None, *, group_dst: int | None = None) -> Any:
+        """Gather the other ranks' TensorDicts into the rows of this one, in the file: see `corral.gather_and_stack`."""
+        dense = self.to_tensordict()
+        if dense.gather_and_stack(dst, group, group_dst=group_dst) is None:
+            return None
+        self.update(dense, inplace=True)
+        return self
+
+    # Locks, files
+
+    def _refuse(self, name: str) -> Any:
+        raise RuntimeError(f"{name}: the entries lie in the file {self.file.file.filename}; to_tensordict() reads them")
+
+    def close(self) -> None:
+        """Close the file."""
+        self.file.file.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        entries = self._source
+        if entries.rows is not None:
+            whole = self._over(entries.origin, entries.origin.size)
+            return _row, (whole, entries.rows)
+        place = self.file.file.filename, self.file.name, self.file.file.mode, entries.options, entries.library
+        return _open, (place, self._outline().empty(True), self._device, self.is_locked)
+
+
+def _open(place: Any, outline: TensorDict, device: str | None, locked: bool) -> PersistentTensorDict:
+    filename, name, mode, options, library = place
+    entries = Entries(hdf5.library().File(filename, mode)[name], None, options, library, device)
+    td = PersistentTensorDict._over(entries, Size())
+    take_sizes(td, outline)
+    return td.lock_() if locked else td
+
+
+def _row(td: Any, rows: tuple[Any, ...]) -> Any:
+    return td._view(rows, indexed_size(td._batch_size, rows))
+
+
+def _in_memory(name: str) -> Any:
+    """Return a method that does in memory what TensorDict's does in place, and writes the result to the file."""
+    method = getattr(TensorDict, name)
+
+    @functools.wraps(method)
+    def call(self: PersistentTensorDict, *args: Any, **kwargs: Any) -> Any:
+        if name in ("apply", "named_apply") and not kwargs.get("inplace"):
+            return method(self, *args, **kwargs)
+        dense = self.to_tensordict()
+        result = getattr(dense, name)(*args, **kwargs)
+        self.update_(dense)
+        return self if result is dense else result
+
+    return call
+
+
+def _refusal(name: str) -> Any:
+    @functools.wraps(getattr(TensorDict, name))
+    def call(self: PersistentTensorDict, *args: Any, **kwargs: Any) -> Any:
+        self._refuse(name)
+
+    return call
+
+
+_LIKE_ANY = frozenset({"lock_", "unlock_", "del_", "update_at_", "clear_device_"})
+_REFUSED = frozenset(
+    {"share_", "share_memory_", "memmap_", "load_memmap_", "load_", "memmap_refresh_", "requires_grad_"}
+)
+for _name in dir(TensorDict):
+    _in_place = (_name.endswith("_") and not _name.startswith("_")) or _name in ("apply", "named_apply")
+    _augmented = (
+        _name.startswith("__i")
+        and _name.endswith("__")
+        and _name[3:-2] in (*("add", "sub", "mul", "truediv", "floordiv", "pow", "mod", "and", "or", "xor", "matmul"),)
+    )
+    _own = getattr(PersistentTensorDict, _name) is not getattr(TensorDict, _name)
+    if _own or _name in _LIKE_ANY or not (_in_place or _augmented):
+        continue
+    setattr(PersistentTensorDict, _name, _refusal(_name) if _name in _REFUSED else _in_memory(_name))
+
+pytrees.register_kind(PersistentTensorDict)
