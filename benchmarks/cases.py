@@ -21,6 +21,23 @@ Kind = Literal[
     "all_gather_into_tensor",
     "overlap",
     "copy",
+    "td_construct",
+    "td_get",
+    "td_set",
+    "td_index_row",
+    "td_index_slice",
+    "td_index_rows",
+    "td_stack_32",
+    "td_clone",
+    "td_apply",
+    "td_add",
+    "td_consolidate",
+    "td_keys",
+    "td_iterate",
+    "td_memmap",
+    "td_load_memmap",
+    "td_all_reduce",
+    "td_broadcast",
 ]
 
 CORRAL = ("corral/numpy", "corral/torch")
@@ -52,6 +69,8 @@ class Case:
     @property
     def family(self) -> str:
         """Which of the tables and plots the case belongs to."""
+        if self.kind.startswith("td_"):
+            return "TensorDicts"
         return self.kind if self.kind in ("gather_and_stack", "overlap") else "collectives"
 
     @property
@@ -59,6 +78,8 @@ class Case:
         """What a reader of the table sees."""
         if not self.workload.leaves:
             return self.kind
+        if self.kind.startswith("td_"):
+            return f"{self.kind[3:]}: {self.workload.title}"
         small = self.kind == "gather_object" and self.workload.name == "small"
         return f"{self.kind}: {'a small dict' if small else self.workload.title}"
 
@@ -143,6 +164,42 @@ def _overlap() -> Case:
     return Case("overlap", WORKLOADS["floats64mb"], 2, teams, (OverlapBar(*teams),))
 
 
+_IN_PROCESS: tuple[Kind, ...] = (
+    *("td_construct", "td_get", "td_set", "td_index_row", "td_index_slice", "td_index_rows", "td_stack_32"),
+    *("td_clone", "td_apply", "td_add", "td_consolidate", "td_keys", "td_iterate"),
+)
+
+
+def _containers() -> list[Case]:
+    """What one process does to TensorDicts: torch leaves in tensordict's time, NumPy leaves in less."""
+    teams = (*CORRAL, "tensordict")
+    bars = (Bar.ratio("corral/torch", "tensordict", 1.0), Bar.ratio("corral/numpy", "tensordict", 0.7))
+    cases = [
+        Case(kind, WORKLOADS[name], 1, teams, bars, brief=True)
+        for kind in _IN_PROCESS
+        for name in ("leaves4", "leaves100")
+    ]
+    files = tuple(Bar.ratio(team, "tensordict", 1.0) for team in CORRAL)
+    kinds: tuple[Kind, ...] = ("td_memmap", "td_load_memmap")
+    return [*cases, *(Case(kind, WORKLOADS["saved1gb"], 1, teams, files, brief=True) for kind in kinds)]
+
+
+def _transfers() -> list[Case]:
+    """What moves a whole TensorDict that is no gather."""
+    bars = tuple(Bar(team, "tensordict", 100) for team in CORRAL)
+    kinds: tuple[Kind, ...] = ("td_all_reduce", "td_broadcast")
+    return [Case(kind, WORKLOADS["weights200"], 2, (*CORRAL, "tensordict"), bars) for kind in kinds]
+
+
 def all_cases() -> list[Case]:
     """Return every case, in the order in which they are run."""
-    return [*_gathers(2), *_others(2), _overlap(), *_gathers(4), *_others(4), *_others(8)]
+    return [
+        *_containers(),
+        *_gathers(2),
+        *_others(2),
+        _overlap(),
+        *_transfers(),
+        *_gathers(4),
+        *_others(4),
+        *_others(8),
+    ]

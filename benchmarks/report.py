@@ -91,7 +91,7 @@ def _bars(outcomes: Sequence[Outcome], limits: Sequence[Limit]) -> Table:
 
 def show(console: Console, outcomes: Sequence[Outcome], limits: Sequence[Limit]) -> None:
     """Print the tables, and whatever went wrong."""
-    for family in ("gather_and_stack", "collectives"):
+    for family in ("TensorDicts", "gather_and_stack", "collectives"):
         if members := [outcome for outcome in outcomes if outcome.case.family == family]:
             console.print(_times(members, family))
     if overlaps := [outcome for outcome in outcomes if outcome.case.family == "overlap"]:

@@ -106,6 +106,15 @@ def nest(flat: dict[Key, Any]) -> dict[str, Any]:
 
 _FRAMES = (128, 4, 84, 84)
 
+
+def _container(leaves: int) -> dict[Key, Leaf]:
+    """Return so many small leaves, half of them at the top and half in nested dictionaries of at most ten."""
+    top = leaves // 2
+    keys: list[Key] = [(f"leaf_{index:02d}",) for index in range(top)]
+    keys += [(f"part_{index // 10}", f"leaf_{index:02d}") for index in range(leaves - top)]
+    return {key: Leaf((32, 4), "float32") for key in keys}
+
+
 WORKLOADS = {
     workload.name: workload
     for workload in (
@@ -152,6 +161,20 @@ WORKLOADS = {
             "a ring of 64 tagged messages of 4 KB",
             (),
             {(f"tag_{tag:02d}",): Leaf((1024,), "float32") for tag in range(64)},
+        ),
+        Workload("leaves4", "4 leaves of 32 rows", (32,), _container(4)),
+        Workload("leaves100", "100 leaves of 32 rows", (32,), _container(100)),
+        Workload(
+            "weights200",
+            "200 leaves of 1 KB",
+            (),
+            {(f"leaf_{index:03d}",): Leaf((256,), "float32") for index in range(200)},
+        ),
+        Workload(
+            "saved1gb",
+            "1 GB in 1,000 leaves",
+            (),
+            {(f"part_{index % 10}", f"leaf_{index:03d}"): Leaf((1 << 18,), "float32") for index in range(1000)},
         ),
         Workload("nothing", "", (), {}),
     )

@@ -13,6 +13,7 @@ import numpy as np
 
 import corral
 import corral.distributed as dist
+from benchmarks.peers import containers
 from benchmarks.peers.c10d import C10d, GatherAndStack
 from benchmarks.peers.contender import Jobs
 from benchmarks.peers.ranks import serve
@@ -21,7 +22,11 @@ from benchmarks.peers.ranks import serve
 class Corral(C10d):
     """One rank of a corral group."""
 
-    jobs: ClassVar[Jobs] = {**C10d.jobs, "gather_and_stack": partial(GatherAndStack, corral.TensorDict)}
+    jobs: ClassVar[Jobs] = {
+        **C10d.jobs,
+        **containers.jobs(corral),
+        "gather_and_stack": partial(GatherAndStack, corral.TensorDict),
+    }
 
     def __init__(self, library: str) -> None:
         if library == "torch":
