@@ -7,13 +7,14 @@ never moves a dimension), the result is always an array, and steps are positive.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from corral.arrays.libraries import convert, copy_into, library_of, to_numpy
 
-__all__ = ["assign", "is_advanced", "normalize", "take"]
+__all__ = ["assign", "is_advanced", "is_mask", "normalize", "take", "taker"]
 
 _PLAIN = (int, slice, type(None), type(...))
 
@@ -49,7 +50,7 @@ def normalize(index: Any, ndim: int) -> tuple[Any, ...]:
             if type(item) is int:
                 used += 1
             else:
-                used += item.ndim if _is_mask(item) else 1
+                used += item.ndim if is_mask(item) else 1
         parts.append(item)
     if used > ndim:
         raise IndexError(f"too many indices for tensor of dimension {ndim}")
@@ -65,7 +66,7 @@ def _array(item: Any) -> Any:
             item = item.astype(np.int64)
     elif isinstance(item, (bool, np.bool_)):
         item = np.asarray(item)
-    elif hasattr(item, "__index__") and not getattr(item, "ndim", 0) and not _is_mask(item):
+    elif hasattr(item, "__index__") and not getattr(item, "ndim", 0) and not is_mask(item):
         return int(item)
     elif library_of(item) == "other":
         raise IndexError(f"cannot index with {item!r}: use integers, slices, None, ..., masks or integer arrays")
@@ -75,8 +76,10 @@ def _array(item: Any) -> Any:
     return item
 
 
-def _is_mask(item: Any) -> bool:
-    return str(getattr(item, "dtype", "")).endswith("bool")
+def is_mask(item: Any) -> bool:
+    """Whether part of an index is an array of booleans."""
+    dtype = getattr(item, "dtype", None)
+    return dtype is not None and (dtype == np.bool_ if isinstance(dtype, np.dtype) else str(dtype).endswith("bool"))
 
 
 def is_advanced(index: tuple[Any, ...]) -> bool:
@@ -101,6 +104,36 @@ def take(x: Any, index: tuple[Any, ...]) -> Any:
         return x[(*index, ...)]
     basic, advanced = _two_steps(index)
     return x[(*basic, ...)][(*_library_index(advanced, library), ...)]
+
+
+def taker(index: tuple[Any, ...]) -> Callable[[Any], Any]:
+    """Return a function that takes ``x[index]`` of many arrays, and looks at the index only once.
+
+    Examples
+    --------
+    >>> first = taker((0,))
+    >>> first(np.arange(3)), first(np.ones((2, 2)))
+    (array(0), array([1., 1.]))
+    """
+    advanced = is_advanced(index)
+    full = (*index, ...)
+    plain = index[0] if len(index) == 1 else index
+    converted: dict[Any, Any] = {}  # the index on each device: moving it there costs more than using it
+
+    def function(x: Any) -> Any:
+        if type(x) is np.ndarray:
+            return take(x, index) if advanced else x[full]
+        if library_of(x) != "torch":
+            return take(x, index)
+        if not advanced:
+            return x[plain]
+        device = x.device
+        if device not in converted:
+            moved = _torch_index(index, x)
+            converted[device] = moved[0] if len(moved) == 1 else moved
+        return x[converted[device]]
+
+    return function
 
 
 def assign(x: Any, index: tuple[Any, ...], value: Any) -> Any:
@@ -141,9 +174,9 @@ def _two_steps(index: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]
             basic.append(item)
             advanced.append(slice(None))
         else:
-            basic.extend([slice(None)] * (item.ndim if _is_mask(item) else 1))
+            basic.extend([slice(None)] * (item.ndim if is_mask(item) else 1))
             advanced.append(item)
-            if _is_mask(item) and item.ndim == 0:
+            if is_mask(item) and item.ndim == 0:
                 basic.append(None)
                 advanced[-1] = item[None]
     return tuple(basic), tuple(advanced)

@@ -126,16 +126,14 @@ def stack(arrays: Sequence[Any], dim: int) -> Any:
     """Return arrays stacked along a new dimension, in the library of the first."""
     library = library_of(arrays[0])
     if library == "numpy":
-        first = arrays[0]
-        shape = first.shape
-        if dim == 0 and shape and {*map(type, arrays)} == {np.ndarray}:  # twice as fast as np.stack
-            kind = first.dtype if len({x.dtype for x in arrays}) == 1 else np.result_type(*arrays)
-            result = np.empty((len(arrays), *shape), kind)
-            np.concatenate(arrays, out=result.reshape(len(arrays) * shape[0], *shape[1:]))
-            return result
+        # Four times as fast as np.stack; but for objects, it would look for arrays in them.
+        if dim == 0 and {*map(type, arrays)} == {np.ndarray} and arrays[0].dtype.kind != "O":
+            return np.array(arrays)
         return np.stack([to_numpy(x) for x in arrays], dim)
     if library == "torch":
-        return sys.modules["torch"].stack([convert(x, "torch") for x in arrays], dim)
+        if len({*map(type, arrays)}) > 1:
+            arrays = [convert(x, "torch") for x in arrays]
+        return sys.modules["torch"].stack(arrays, dim)
     return namespace_of(arrays[0]).stack([convert(x, library) for x in arrays], axis=dim)
 
 

@@ -7,10 +7,10 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from corral.arrays.arithmetic import SCALARS, combine, combine_, number_like
+from corral.arrays.arithmetic import SCALARS, combine, combine_, number_like, pairwise
 from corral.arrays.libraries import library_of
 from corral.tensordict.base import Base
-from corral.tensordict.leaves import Path, leaves_of, rebuilt, rewrite, slots
+from corral.tensordict.leaves import Path, leaves_of, rebuilt, rewrite, slots, zipped
 
 __all__ = ["Arithmetic", "aligned", "broadcast"]
 
@@ -184,6 +184,8 @@ class Arithmetic(Base):
         if spread and not isinstance(other, Base):
             count = len(td._batch_size)
             return td._map(lambda leaf: combine(name, leaf, aligned(leaf, other, count), **options))
+        if not options and isinstance(other, Base) and (result := zipped(td, other, pairwise(name))) is not None:
+            return result
         leaves = leaves_of(td)
         if isinstance(other, Base):
             ones, twos = _paired(leaves, leaves_of(other), default)

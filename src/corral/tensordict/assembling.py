@@ -85,14 +85,18 @@ def _stack(tds: list[T], dim: int, path: tuple[str, ...]) -> T:
         if nested:
             source[key] = _stack(values, dim, (*path, key))
             continue
-        shape = tuple(values[0].shape)
-        if any(value.shape != shape for value in values):
+        try:
+            source[key] = stack_arrays(values, dim)
+            continue
+        except (RuntimeError, ValueError, TypeError):
+            shape = tuple(values[0].shape)
+            if all(value.shape == shape for value in values):
+                raise
             i = next(i for i, value in enumerate(values) if value.shape != shape)
             raise RuntimeError(
                 f"stack expects each tensor to be equal size: the entry {key!r}{_at(path)} has shape "
                 f"{Size(shape)} in tensordict 0 and {Size(values[i].shape)} in tensordict {i}"
-            )
-        source[key] = stack_arrays(values, dim)
+            ) from None
     size = first._batch_size
     return first._make(source, Size((*size[:dim], len(tds), *size[dim:])), _device(tds), _names(tds, dim))
 

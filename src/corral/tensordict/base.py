@@ -66,6 +66,8 @@ def unravel_key(key: Any) -> NestedKey:
     """
     if isinstance(key, str):
         return key
+    if type(key) is tuple and len(key) > 1 and {*map(type, key)} == {str}:
+        return key
     flat = tuple(_strings(key))
     if not flat:
         raise ValueError("a key must not be an empty tuple")
@@ -226,7 +228,11 @@ class Base(Named):
     def _check(self, key: str, value: Any) -> Any:
         """Return a value in the form in which it is kept, or raise the error that says why it cannot be."""
         size = self._batch_size
-        if type(value) is np.ndarray and self._device is None and value.shape[: len(size)] == size:
+        if (
+            self._device is None
+            and (type(value) is np.ndarray or (library_of(value) == "torch" and not value.is_nested))
+            and (not size or value.shape[: len(size)] == size)
+        ):
             return value
         if isinstance(value, Base):
             if value._batch_size[: len(size)] != size or (value._fits_any and value._batch_size != size):
@@ -287,11 +293,15 @@ class Base(Named):
     def _fill(self, entries: Any) -> None:
         """Set the entries of a mapping in a new TensorDict."""
         source, check = self._source, self._check
+        size, count = self._batch_size, len(self._batch_size)
+        plain = self._device is None
         for key, value in entries.items():
-            if type(key) is str:
-                source[key] = check(key, value)
-            else:
+            if type(key) is not str:
                 self._put(unravel_key(key), value)
+            elif plain and type(value) is np.ndarray and value.shape[:count] == size:
+                source[key] = value
+            else:
+                source[key] = check(key, value)
 
     def _put(self, key: NestedKey, value: Any) -> None:
         """Set an entry that is checked, making the TensorDicts on the way; locks are not looked at."""

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from corral.arrays.indexing import assign, is_advanced, normalize, take
+from corral.arrays.indexing import assign, is_mask, normalize, take, taker
 from corral.arrays.operations import as_array
 from corral.arrays.operations import unbind as unbind_array
 from corral.tensordict.base import Base, NestedKey, Size, unravel_key
@@ -65,11 +65,7 @@ class Indexing(Keys):
         if len(index) == 1 and type(rows := index[0]) is np.ndarray and (rows.ndim == 1 or rows.dtype.kind != "b"):
             return self._rows(rows)
         size = indexed_size(self._batch_size, index)
-        full = None if is_advanced(index) else (*index, ...)
-
-        def part(leaf: Any) -> Any:
-            return leaf[full] if full is not None and type(leaf) is np.ndarray else take(leaf, index)
-
+        part = taker(index)
         part.index = index  # type: ignore[attr-defined]  # a lazy stack among the entries takes its members by it
         return self._map_resized(part, size, len(self._batch_size), after_index(self._names, index))
 
@@ -87,8 +83,10 @@ class Indexing(Keys):
 
         names = self._names and after_index(self._names, (rows,))
 
+        other = taker((rows,))
+
         def pick(leaf: Any) -> Any:
-            return leaf.take(rows, 0) if type(leaf) is np.ndarray else take(leaf, (rows,))
+            return leaf.take(rows, 0) if type(leaf) is np.ndarray else other(leaf)
 
         pick.index = (rows,)  # type: ignore[attr-defined]
         return self._map_resized(pick, Size((*rows.shape, *size[1:])), len(size), names)
@@ -242,6 +240,8 @@ def indexed_size(size: Size, index: tuple[Any, ...]) -> Size:
             length = next(rest)
             if not -length <= item < length:
                 raise IndexError(f"index {item} is out of bounds for dimension 0 with size {length}")
+        elif len(index) == 1 and not is_mask(item):
+            return Size((*item.shape, *size[1:]))
         else:  # index arrays: let NumPy say
             return Size(take(np.broadcast_to(np.empty((), np.bool_), size), index).shape)
     return Size((*result, *rest))

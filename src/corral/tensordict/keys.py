@@ -96,6 +96,14 @@ class Keys(Base):
         if isinstance(key, str):
             return self._source.get(key, _MISSING)
         value: Any = self
+        if type(key) is tuple and key:
+            try:
+                for part in key:
+                    value = value._source[part]
+            except (KeyError, AttributeError, TypeError):
+                value = self  # no such entry, or a tuple in the tuple
+            else:
+                return value
         for part in (first,) if isinstance(first := unravel_key(key), str) else first:
             if not isinstance(value, Base):
                 return _MISSING

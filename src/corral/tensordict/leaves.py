@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, TypeVar
 from corral.tensordict.base import Base, Size, unravel_key
 from corral.tensordict.names import Names
 
-__all__ = ["Path", "leaves_of", "mapped", "rebuilt", "renamed", "rewrite", "slots"]
+__all__ = ["Path", "leaves_of", "mapped", "rebuilt", "renamed", "rewrite", "slots", "zipped"]
 
 T = TypeVar("T", bound=Base)
 Path: TypeAlias = tuple[str, ...]
@@ -135,6 +135,48 @@ def mapped(
         return td._make(source, td._batch_size, td._device, td._names)
     names = None if rename is None or td._names is None else rename(td._names)
     return td._make(source, resize(td._batch_size), td._device, names)
+
+
+def zipped(td: T, other: Base, function: Callable[[Any, Any], Any]) -> T | None:
+    """Return a TensorDict of what a function makes of corresponding leaves, without nested ones that have none.
+
+    The result is locked if the first is. ``None`` means that the two are not alike, or not plain: that keys differ,
+    or that a lazy stack or objects are among the entries.
+
+    Examples
+    --------
+    >>> from corral import TensorDict
+    >>> td = TensorDict(a=1, b={"c": 2})
+    >>> zipped(td, td, lambda x, y: x + y).to_dict()
+    {'a': array(2), 'b': {'c': array(4)}}
+    """
+    result = _zipped(td, other, function)
+    if result is not None:
+        if not result._source:
+            return None
+        if td._locked:
+            result._lock(True)
+    return result
+
+
+def _zipped(td: Any, other: Any, function: Callable[[Any, Any], Any]) -> Any:
+    mine, its = td._source, other._source
+    if type(mine) is not dict or type(its) is not dict or mine.keys() != its.keys():
+        return None
+    source: dict[str, Any] = {}
+    for key, leaf in mine.items():
+        value = its[key]
+        if isinstance(leaf, Base):
+            nested = _zipped(leaf, value, function) if isinstance(value, Base) else None
+            if nested is None:
+                return None
+            if nested._source:
+                source[key] = nested
+        elif isinstance(value, Base):
+            return None
+        else:
+            source[key] = function(leaf, value)
+    return td._make(source, td._batch_size, td._device, td._names)
 
 
 def renamed(td: T, function: Callable[[str], str]) -> T:
