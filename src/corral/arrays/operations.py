@@ -140,11 +140,12 @@ def stack(arrays: Sequence[Any], dim: int) -> Any:
 def cat(arrays: Sequence[Any], dim: int) -> Any:
     """Return arrays joined along one of their dimensions, in the library of the first."""
     library = library_of(arrays[0])
-    if library == "numpy":
-        return np.concatenate([to_numpy(x) for x in arrays], dim)
     if library == "torch":
         return sys.modules["torch"].cat([convert(x, "torch") for x in arrays], dim)
-    return namespace_of(arrays[0]).concat([convert(x, library) for x in arrays], axis=dim)
+    rest = [x for x in arrays if tuple(x.shape) != (0,)] or arrays  # others are joined without those, as torch does it
+    if library == "numpy":
+        return np.concatenate([to_numpy(x) for x in rest], dim)
+    return namespace_of(arrays[0]).concat([convert(x, library) for x in rest], axis=dim)
 
 
 def unbind(x: Any, dim: int) -> Sequence[Any]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Self, TypeVar
 
 import numpy as np
 
 from corral.arrays.arithmetic import SCALARS, combine, combine_, number_like, pairwise
 from corral.arrays.libraries import library_of
+from corral.arrays.operations import expand, unbind
 from corral.tensordict.base import Base
-from corral.tensordict.leaves import Path, leaves_of, rebuilt, rewrite, slots, zipped
+from corral.tensordict.leaves import Path, leaves_like, leaves_of, rebuilt, rewrite, slots, zipped
 
-__all__ = ["Arithmetic", "aligned", "broadcast"]
+__all__ = ["Arithmetic", "aligned", "broadcast", "operands_of"]
 
 T = TypeVar("T", bound=Base)
 
@@ -181,14 +182,17 @@ class Arithmetic(Base):
     def _combine(self, name: str, other: Any, default: Any = None, alpha: Any = None) -> Self:
         options = {} if alpha is None else {"alpha": alpha}
         td, (other,), spread = broadcast(self, name, other)
-        if spread and not isinstance(other, Base):
-            count = len(td._batch_size)
-            return td._map(lambda leaf: combine(name, leaf, aligned(leaf, other, count), **options))
-        if not options and isinstance(other, Base) and (result := zipped(td, other, pairwise(name))) is not None:
-            return result
+        if not options and isinstance(other, Base) and (quick := zipped(td, other, pairwise(name))) is not None:
+            return quick
         leaves = leaves_of(td)
+        if spread and not isinstance(other, Base):
+            twos = operands_of(td, other)
+            result = rebuilt(td, {path: combine(name, leaf, twos[path], **options) for path, leaf in leaves.items()})
+            if result._locked:
+                result._lock(False)
+            return result
         if isinstance(other, Base):
-            ones, twos = _paired(leaves, leaves_of(other), default)
+            ones, twos = _paired(leaves, leaves_like(td, other), default)
         else:
             ones, twos = leaves, dict.fromkeys(leaves, other)
         if not ones:
@@ -269,17 +273,40 @@ def aligned(leaf: Any, other: Any, batch_dims: int) -> Any:
 
 def _operands(td: Base, others: Any) -> Any:
     """Return a function of a nested key and a leaf, which gives the leaf's operands."""
-    count = len(td._batch_size)
-    found = [leaves_of(other) if isinstance(other, Base) else other for other in others]
+    found = [other if isinstance(other, SCALARS) else operands_of(td, other) for other in others]
     paths = {path for _, path in slots(td)}
     for other in found:
         if isinstance(other, Mapping) and not paths <= other.keys():
             raise _keys_differ(paths, other.keys())
 
     def operands(path: Path, leaf: Any) -> list[Any]:
-        return [other[path] if isinstance(other, Mapping) else aligned(leaf, other, count) for other in found]
+        return [other[path] if isinstance(other, Mapping) else other for other in found]
 
     return operands
+
+
+def operands_of(td: Base, other: Any, path: Path = ()) -> dict[Path, Any]:
+    """Return what an array or a TensorDict is for each leaf; of an array, members of lazy stacks get their parts."""
+    if isinstance(other, Base):
+        return leaves_like(td, other)
+    if other is None:
+        return {path: None for _, path in slots(td)}
+    return dict(_spread(td, other if not other.shape else expand(other, td._batch_size), path))
+
+
+def _spread(td: Base, array: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+    members = td._members()
+    if members is not None:
+        dim = td.stack_dim  # type: ignore[attr-defined]
+        pieces = unbind(array, dim) if dim < len(array.shape) else [array] * len(members)
+        for number, (member, piece) in enumerate(zip(members, pieces, strict=True)):
+            yield from _spread(member, piece, (*path, str(number)))
+        return
+    for key, value in td._source.items():
+        if isinstance(value, Base):
+            yield from _spread(value, array, (*path, key))
+        else:
+            yield (*path, key), aligned(value, array, len(array.shape))
 
 
 def _paired(ones: dict[Path, Any], twos: dict[Path, Any], default: Any) -> tuple[dict[Path, Any], dict[Path, Any]]:

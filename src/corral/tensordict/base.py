@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
@@ -149,6 +149,14 @@ class Base(Named):
                 yield from value._leaves()
             else:
                 yield value
+
+    def _members(self) -> Sequence[Any] | None:
+        """Return the members of a lazy stack; ``None`` for all that is none."""
+        return None
+
+    def _restacked(self, members: Sequence[Any]) -> Any:
+        """Return other members stacked as those of this lazy stack are."""
+        raise NotImplementedError
 
     def _peek(self, key: str) -> Any:
         return self._source[key]

@@ -184,7 +184,7 @@ class Keys(Base):
         if rest is not None:
             self._source[first].set_(rest, item)
         elif isinstance(current, Base) and current._holds_objects:
-            self._source[first] = self._check(first, current._written(item))  # type: ignore[attr-defined]
+            self._source[first] = self._check(first, current._rewritten(item))  # type: ignore[attr-defined]
         elif isinstance(current, Keys):
             if not isinstance(item, (Base, Mapping)):
                 raise RuntimeError(

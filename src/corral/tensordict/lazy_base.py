@@ -95,8 +95,16 @@ class LazyBase(TensorDictBase):
     def _fits(self, size: Size) -> bool:
         return self._batch_size[: len(size)] == size
 
+    def _members(self) -> Sequence[Any]:
+        return self.tensordicts
+
+    def _restacked(self, members: Sequence[Any]) -> Self:
+        result = self._of(members, self.stack_dim)
+        result._stack_name = self._stack_name
+        return result
+
     def _memberwise(self, function: Callable[[Any], Any]) -> Self:
-        return self._of([function(td) for td in self.tensordicts], self.stack_dim)
+        return self._restacked([function(td) for td in self.tensordicts])
 
     def _pieces(self, other: Any) -> Sequence[Any]:
         """Return the parts of a TensorDict or a dict that belong to the members."""

@@ -8,14 +8,22 @@ from typing import Any, TypeAlias, TypeVar
 from corral.tensordict.base import Base, Size, unravel_key
 from corral.tensordict.names import Names
 
-__all__ = ["Path", "leaves_of", "mapped", "rebuilt", "renamed", "rewrite", "slots", "zipped"]
+__all__ = ["Path", "leaves_like", "leaves_of", "mapped", "rebuilt", "renamed", "rewrite", "slots", "zipped"]
 
 T = TypeVar("T", bound=Base)
 Path: TypeAlias = tuple[str, ...]
 
 
 def slots(td: Base, path: Path = ()) -> Iterator[tuple[Base, Path]]:
-    """Yield for every leaf the TensorDict that it is an entry of, and its nested key."""
+    """Yield for every leaf the TensorDict that it is an entry of, and its nested key.
+
+    Numbers of members are parts of the keys of leaves in lazy stacks.
+    """
+    members = td._members()
+    if members is not None:
+        for number, member in enumerate(members):
+            yield from slots(member, (*path, str(number)))
+        return
     for key, value in td._source.items():
         if isinstance(value, Base):
             yield from slots(value, (*path, key))
@@ -33,6 +41,28 @@ def leaves_of(td: Base) -> dict[Path, Any]:
     {('a',): array(1), ('b', 'c'): array(2)}
     """
     return {path: parent._source[path[-1]] for parent, path in slots(td)}
+
+
+def leaves_like(td: Base, other: Base) -> dict[Path, Any]:
+    """Return the leaves of another TensorDict by the keys that `slots` gives those of the first.
+
+    Where only one of the two is a lazy stack, the other's leaves are taken apart or stacked.
+    """
+    return dict(_leaves_like(td, other, ()))
+
+
+def _leaves_like(td: Any, other: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+    members = td._members()
+    if members is not None:
+        for number, (member, piece) in enumerate(zip(members, td._pieces(other), strict=True)):
+            yield from _leaves_like(member, piece, (*path, str(number)))
+        return
+    for key, value in other._source.items():
+        if isinstance(value, Base):
+            nested = td._source.get(key)
+            yield from _leaves_like(nested if isinstance(nested, Base) else value, value, (*path, key))
+        else:
+            yield (*path, key), value
 
 
 def rewrite(td: T, function: Callable[[Any, str], Any]) -> T:
@@ -74,23 +104,48 @@ def rebuilt(td: T, leaves: dict[Path, Any], drop: bool = False) -> T:
     rest = dict(leaves)
     result = _rebuilt(td, rest, drop, ())
     for path, leaf in rest.items():
-        result._put(path[0] if len(path) == 1 else path, leaf)
+        _put(result, path, leaf)
     if td._locked:
         result._lock(True)
     return result
 
 
+def _put(td: Any, path: Path, leaf: Any) -> None:
+    """Set a leaf by a key of `slots`."""
+    node = td
+    for depth, part in enumerate(path[:-1]):
+        members = node._members()
+        if members is None and not isinstance(node._source.get(part), Base):
+            node._put(path[depth:], leaf)
+            return
+        node = node._source[part] if members is None else members[int(part)]
+    node._put(path[-1], leaf)
+
+
 def _rebuilt(td: T, leaves: dict[Path, Any], drop: bool, path: Path) -> T:
+    members = td._members()
+    if members is not None:
+        parts = [_rebuilt(member, leaves, drop, (*path, str(i))) for i, member in enumerate(members)]
+        stack: T = td._restacked(parts)
+        return stack
+    if td._holds_objects:
+        return td._map_values(lambda leaf: leaf)
     source: dict[str, Any] = {}
     for key, value in td._source.items():
         here = (*path, key)
         if isinstance(value, Base):
             nested = _rebuilt(value, leaves, drop, here)
-            if nested._source or not drop:
+            if not drop or not _is_bare(nested):
                 source[key] = nested
         elif here in leaves:
             source[key] = leaves.pop(here)
     return td._make(source, td._batch_size, td._device, td._names)
+
+
+def _is_bare(td: Base) -> bool:
+    """Whether a TensorDict has no entries."""
+    members = td._members()
+    return not (td._holds_objects or td._source) if members is None else all(map(_is_bare, members))
 
 
 def mapped(

@@ -9,8 +9,9 @@ from typing import Any, Self
 from corral.arrays.arithmetic import SCALARS, matching
 from corral.arrays.libraries import library_of
 from corral.arrays.storing import as_result
-from corral.tensordict.arithmetic import Arithmetic, aligned, broadcast
+from corral.tensordict.arithmetic import Arithmetic, broadcast, operands_of
 from corral.tensordict.base import Base, Size
+from corral.tensordict.leaves import leaves_of, rebuilt
 
 __all__ = ["Pointwise"]
 
@@ -59,8 +60,14 @@ class Pointwise(Arithmetic):
         td, (operand,), _ = broadcast(self, function.__name__, operand)
         if isinstance(operand, Base):
             return td._zip(function, operand)
-        count = len(td._batch_size)
-        return td._map(lambda leaf: as_result(function(leaf, aligned(leaf, matching(leaf, operand), count))))
+        if isinstance(operand, SCALARS):
+            return td._map(lambda leaf: as_result(function(leaf, matching(leaf, operand))))
+        theirs = operands_of(td, operand)
+        found = {path: as_result(function(leaf, matching(leaf, theirs[path]))) for path, leaf in leaves_of(td).items()}
+        result = rebuilt(td, found)
+        if result._locked:
+            result._lock(False)
+        return result
 
     def _zip(self, function: Binary, other: Base) -> Self:
         entries = other._source
