@@ -42,7 +42,8 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     if name in EXTENDED:
         import ml_dtypes
 
-        return np.dtype(getattr(ml_dtypes, name))
+        extended: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return extended
     try:
         dtype = np.dtype(name)
     except TypeError:

@@ -57,7 +57,7 @@ class MemoryMappedTensor(metaclass=_Kind):
     [[7, 1], [2, 3]]
     """
 
-    def __new__(  # type: ignore[misc]
+    def __new__(
         cls,
         source: Any,
         *,

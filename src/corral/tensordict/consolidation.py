@@ -34,7 +34,7 @@ class Consolidation(Sharing):
 
     __slots__ = ()
 
-    def consolidate(  # type: ignore[override]
+    def consolidate(
         self,
         filename: str | Path | None = None,
         *,
@@ -75,7 +75,7 @@ class Consolidation(Sharing):
         """
         if filename is None:
             result = super().consolidate(inplace=inplace, share_memory=share_memory)
-            return result if device is None else result.to(device)  # type: ignore[attr-defined, no-any-return]
+            return result if device is None else result.to(device)  # type: ignore[attr-defined]
         if device is not None and str(device) != "cpu":
             raise RuntimeError(f"consolidate: a file lies in host memory, so device={device} cannot be given with it")
         if inplace:
@@ -91,7 +91,7 @@ class Consolidation(Sharing):
             self._adopt(result)
             self.clear_device_()  # type: ignore[attr-defined]
             result = self
-        return result.lock_()  # type: ignore[no-any-return]
+        return result.lock_()
 
     def _form(self, path: tuple[str, ...], leaves: list[tuple[int, Any]], end: list[int]) -> dict[str, Any]:
         """Return what the file says of this TensorDict, and collect its leaves with their places."""

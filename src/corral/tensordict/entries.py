@@ -93,7 +93,7 @@ class Entries(MutableMapping[str, Any]):
             return convert(array, self.library)
         return convert(array, "torch" if self.library == "numpy" else self.library, self.device)
 
-    def get(self, key: str, default: Any = None) -> Any:  # type: ignore[override]
+    def get(self, key: str, default: Any = None) -> Any:
         """Return the dataset or the TensorDict of a key without reading values."""
         node = self.node(key, None)
         if node is None:

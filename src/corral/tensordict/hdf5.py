@@ -99,7 +99,7 @@ class _Box:
     def write(self, node: Any, block: np.ndarray[Any, Any]) -> None:
         self._each(block, lambda place, part: node.__setitem__(part, place))
 
-    def _each(self, block: np.ndarray[Any, Any], use: Callable[[Any, Any], None]) -> None:
+    def _each(self, block: Any, use: Callable[[Any, Any], None]) -> None:
         done = 0
         for part in self._parts():
             if self.at is None:

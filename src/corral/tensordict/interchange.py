@@ -389,6 +389,5 @@ def _as_namedtuple(td: Base, dest: type[Any] | None, root: bool = False) -> Any:
         needed = set(kind._fields) - set(kind._field_defaults)
         if not needed <= entries.keys() <= set(kind._fields):
             kind = None
-    if kind is None:
-        kind = collections.namedtuple("GenericDict", entries.keys())  # type: ignore[misc]
-    return kind(**entries)
+    make: Any = kind if kind is not None else collections.namedtuple("GenericDict", entries.keys())
+    return make(**entries)

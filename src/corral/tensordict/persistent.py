@@ -218,7 +218,8 @@ class PersistentTensorDict(Stored):
                 raise RuntimeError(
                     f"the entry {key!r} is a TensorDict: a {type(item).__name__} cannot be written to it"
                 )
-            return node.update_(item) and self
+            node.update_(item)
+            return self
         if isinstance(item, (Base, Mapping)):
             raise RuntimeError(f"the entry {key!r} is an array: a {type(item).__name__} cannot be written into it")
         if not hdf5.is_array(node):

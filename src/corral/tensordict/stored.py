@@ -118,7 +118,7 @@ class Stored(TensorDict):
         """Whether there is no dataset."""
         return self._outline().is_empty()
 
-    def bytes(self) -> Any:
+    def bytes(self, *, count_duplicates: Any = True) -> Any:
         """Return the number of bytes of all datasets."""
         return self._outline().bytes()
 
@@ -152,7 +152,7 @@ class Stored(TensorDict):
 
     def to_tensordict(self, *args: Any, **kwargs: Any) -> TensorDict:
         """Return a TensorDict with all entries, read into memory."""
-        return self._map(lambda leaf: leaf)  # type: ignore[return-value]
+        return self._map(lambda leaf: leaf)
 
     def _take(self, index: tuple[Any, ...]) -> Any:
         if self._source.rows is not None:
