@@ -37,13 +37,17 @@ if TYPE_CHECKING:
     from corral.tensordict import LazyStackedTensorDict as LazyStackedTensorDict
     from corral.tensordict import NonTensorData as NonTensorData
     from corral.tensordict import NonTensorStack as NonTensorStack
+    from corral.tensordict import TensorClass as TensorClass
     from corral.tensordict import TensorDict as TensorDict
     from corral.tensordict import TensorDictBase as TensorDictBase
     from corral.tensordict import cat as cat
     from corral.tensordict import dense_stack_tds as dense_stack_tds
+    from corral.tensordict import from_dataclass as from_dataclass
+    from corral.tensordict import is_tensorclass as is_tensorclass
     from corral.tensordict import lazy_stack as lazy_stack
     from corral.tensordict import maybe_dense_stack as maybe_dense_stack
     from corral.tensordict import stack as stack
+    from corral.tensordict import tensorclass as tensorclass
     from corral.tensordict.persistent import PersistentTensorDict as PersistentTensorDict
 
 __version__ = "0.1.0"
@@ -62,6 +66,10 @@ _EXPORTS = {
     "NonTensorData": "corral.tensordict",
     "NonTensorStack": "corral.tensordict",
     "TensorDictBase": "corral.tensordict",
+    "TensorClass": "corral.tensordict",
+    "tensorclass": "corral.tensordict",
+    "is_tensorclass": "corral.tensordict",
+    "from_dataclass": "corral.tensordict",
     "LazyStackedTensorDict": "corral.tensordict",
     "lazy_stack": "corral.tensordict",
     "maybe_dense_stack": "corral.tensordict",

@@ -9,6 +9,8 @@ from corral.tensordict.dense import TensorDict
 from corral.tensordict.lazy import LazyStackedTensorDict, dense_stack_tds, lazy_stack, maybe_dense_stack
 from corral.tensordict.nontensor import NonTensorData, NonTensorStack
 from corral.tensordict.padding import pad, pad_sequence
+from corral.tensordict.tensorclass import TensorClass, is_tensorclass, tensorclass
+from corral.tensordict.tensorclass_dataclasses import from_dataclass
 
 __all__ = [
     "KeyThroughLeafError",
@@ -17,15 +19,19 @@ __all__ = [
     "NonTensorData",
     "NonTensorStack",
     "Size",
+    "TensorClass",
     "TensorDict",
     "TensorDictBase",
     "cat",
     "dense_stack_tds",
+    "from_dataclass",
+    "is_tensorclass",
     "lazy_stack",
     "maybe_dense_stack",
     "pad",
     "pad_sequence",
     "stack",
+    "tensorclass",
     "unravel_key",
 ]
 

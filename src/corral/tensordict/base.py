@@ -117,6 +117,11 @@ class Base(Named):
         self._names = names
         return self
 
+    @classmethod
+    def _entry_class(cls) -> Any:
+        """Return the class of the TensorDicts that nested keys and dicts become."""
+        return cls
+
     def _map(self, function: Callable[[Any], Any], batch_size: Size | None = None, names: Names = None) -> Self:
         """Apply a function to every leaf; `batch_size` takes the place of as many dimensions as `self` has.
 
@@ -164,6 +169,10 @@ class Base(Named):
     def _peeks(self) -> Iterable[tuple[str, Any]]:
         """Return keys with what tells what their entries are like, without reading those."""
         return self._source.items()
+
+    def _shown(self) -> Iterable[tuple[str, Any]]:
+        """Return what is shown as the fields of this TensorDict."""
+        return self._peeks()
 
     def _children(self) -> Iterable[Any]:
         """Return what holds the entries: themselves, or the members of a lazy stack."""
@@ -250,7 +259,7 @@ class Base(Named):
             if self._device is not None and value._device != self._device:
                 value = value._on_device(self._device)
         elif isinstance(value, Mapping) and not _is_foreign_entry(value):
-            nested = self._make({}, size, self._device, self._names)
+            nested = self._entry_class()._make({}, size, self._device, self._names)
             nested._fill(value)
             value = nested if nested._names is self._names else self._named_alike(nested)
         else:
@@ -276,7 +285,7 @@ class Base(Named):
     def _from_other(self, key: str, value: Any) -> Any:
         if not _is_foreign_entry(value):
             if hasattr(value, "batch_size") and hasattr(value, "items"):  # another library's TensorDict
-                nested = self._make({}, as_size(value.batch_size), self._device)
+                nested = self._entry_class()._make({}, as_size(value.batch_size), self._device)
                 for name, entry in value.items():
                     nested._put(name, entry)
                 return nested
@@ -324,7 +333,8 @@ class Base(Named):
         if not isinstance(nested, Base):
             if nested is not None:
                 raise KeyError(f"cannot set the nested key {key!r}: the entry {first!r} is a leaf, not a TensorDict")
-            nested = self._source[first] = self._make({}, self._batch_size, self._device, self._names)
+            kind = self._entry_class()
+            nested = self._source[first] = kind._make({}, self._batch_size, self._device, self._names)
         nested._put(rest[0] if len(rest) == 1 else rest, value)
 
     def _on_device(self, device: str | None) -> Self:

@@ -203,7 +203,7 @@ def _node(path: Path, form: Any, kind: type[Any], library: Library | None, mode:
         source[key] = _leaf(path, key, entry, library, mode, end, wrong)
     for key, entry in form.items():
         if key not in _NESTED_IN_FORM:
-            source[key] = _node(path, entry, kind, library, mode, end, wrong)
+            source[key] = _node(path, entry, kind._entry_class(), library, mode, end, wrong)
     for key, value in source.items():
         if tuple(value.shape[: len(size)]) != size:
             raise ValueError(f"{wrong}: the shape {Size(value.shape)} of {key!r} does not start with {size}")

@@ -167,7 +167,10 @@ def lazy_stack(items: Sequence[Any], dim: int = 0, *, out: Any = None, strict_sh
         return stack_arrays(members, dim)
     if members[0]._holds_objects:
         return assembling.stack(members, dim, out=out)
-    result = LazyStackedTensorDict(*members, stack_dim=dim, strict_shape=strict_shape)
+    result: Any = LazyStackedTensorDict(*members, stack_dim=dim, strict_shape=strict_shape)
+    kind = LazyStackedTensorDict._kind_for(members)
+    if kind is not LazyStackedTensorDict:
+        result = kind._of(members, result.stack_dim)
     return result if out is None else out.update(result, inplace=True)
 
 

@@ -12,6 +12,7 @@ from corral.tensordict.base import Base, Size, as_size
 from corral.tensordict.dense import TensorDict
 from corral.tensordict.lazy_entries import LazyEntries, common_shape
 from corral.tensordict.names import Names
+from corral.tensordict.tensorclass_kinds import common_class, stored_as
 
 __all__ = ["LazyBase"]
 
@@ -48,6 +49,13 @@ class LazyBase(TensorDictBase):
         self._locked = False
         self._set(list(members), stack_dim)
         return self
+
+    @classmethod
+    def _kind_for(cls, members: Iterable[Any]) -> Any:
+        """Return the class of a lazy stack of TensorDicts: where all are of one tensorclass, it is of that, too."""
+        front = common_class(members)
+        storage = getattr(cls, "_storage", None) or cls
+        return storage if front is None else stored_as(front, storage)
 
     @classmethod
     def _make(cls, source: dict[str, Any], batch_size: Size, device: str | None = None, names: Names = None) -> Any:

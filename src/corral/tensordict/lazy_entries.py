@@ -83,7 +83,7 @@ class LazyEntries(MutableMapping[str, Any]):
             )
         if kinds == {2}:
             return values[0]._stack_all(values, self._lazy.stack_dim)
-        nested = self._lazy._of(values, self._lazy.stack_dim)
+        nested = self._lazy._kind_for(values)._of(values, self._lazy.stack_dim)
         nested._locked = self._lazy._locked is not False
         return nested
 

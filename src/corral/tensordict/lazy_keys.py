@@ -104,7 +104,7 @@ class LazyKeys(LazyParts):
         first, rest = key[0], key[1:]
         for td in self.tensordicts:
             if first not in td._source:
-                td._put(first, td._make({}, td._batch_size, td._device))
+                td._put(first, td._entry_class()._make({}, td._batch_size, td._device))
         nested_td = self._source[first]
         if not isinstance(nested_td, Base):
             raise KeyError(f"cannot set the nested key {key!r}: the entry {first!r} is a leaf, not a TensorDict")

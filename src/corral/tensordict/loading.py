@@ -209,7 +209,7 @@ class Loader:
         for key, entry in description.entries.items():
             if "type" in entry:
                 nested = directories.directory_of(path, key, self._robust)
-                source[key] = self._load(nested, directories.read(nested), kind)
+                source[key] = self._load(nested, directories.read(nested), kind._entry_class())
             else:
                 source[key] = self._leaf(path, key, entry)
             if tuple(source[key].shape[: len(size)]) != size:

@@ -230,7 +230,7 @@ class MemoryMapping(Saving):
         value = self._source.get(key)
         if value is None:
             path = self._saved[0]
-            nested = self._make({}, self._batch_size, "cpu")
+            nested = self._entry_class()._make({}, self._batch_size, "cpu")
             if path is None:
                 nested._saved = (None, True)
             else:

@@ -41,7 +41,7 @@ def head_text(td: Base) -> tuple[str, str | None]:
 
 def fields_text(td: Base, batch_dims: int, library: str | None, level: int) -> str:
     """Return keys with the dtypes and shapes of their entries, without the batch dimensions."""
-    parts = [f"{key}: {_entry(value, batch_dims, library, level)}" for key, value in td._peeks()]
+    parts = [f"{key}: {_entry(value, batch_dims, library, level)}" for key, value in td._shown()]
     line = "{" + ", ".join(parts) + "}"
     if "\n" not in line and len(line) + 4 * level <= _WIDTH:
         return line
@@ -50,6 +50,8 @@ def fields_text(td: Base, batch_dims: int, library: str | None, level: int) -> s
 
 
 def _entry(value: Any, batch_dims: int, library: str | None, level: int) -> str:
+    if value is None:
+        return "None"
     if isinstance(value, Base):
         if value._holds_objects:
             return value._label()  # type: ignore[attr-defined, no-any-return]

@@ -218,10 +218,10 @@ class Splitting(Keys):
         td: Any = self
         for part in () if isinstance(name, str) else name[:-1]:
             if not isinstance(td._source.get(part), Base):
-                td._put(part, self._make({}, td._batch_size, td._device, td._names))
+                td._put(part, self._entry_class()._make({}, td._batch_size, td._device, td._names))
             td = td._source[part]
         last = name if isinstance(name, str) else name[-1]
-        td._put(last, self._make({}, td._batch_size, td._device, td._names))
+        td._put(last, self._entry_class()._make({}, td._batch_size, td._device, td._names))
         return self
 
     def entry_class(self, key: NestedKey) -> type:

@@ -9,7 +9,7 @@ from typing import Any
 
 from corral.wire.errors import CodecError
 
-__all__ = ["Rows", "adopted", "is_possible", "make_entry", "make_lazy", "of_rows", "parts", "plain"]
+__all__ = ["Rows", "adopted", "class_name", "in_class", "is_possible", "make_entry", "make_lazy", "of_rows", "parts", "plain"]
 
 _LETTERS = {"NonTensorData": "N", "NonTensorStack": "S"}
 _NUMBERS = (bool, int, float, complex)
@@ -63,12 +63,29 @@ def adopted(stack: Any) -> Any:
 
 def make_lazy(stack_dim: Any, members: list[Any]) -> Any:
     """Make a lazy stack."""
-    from corral.tensordict import LazyStackedTensorDict
+    from corral.tensordict import lazy_stack
 
     try:
-        return LazyStackedTensorDict(*members, stack_dim=int(stack_dim))
+        return lazy_stack(members, int(stack_dim))
     except (ValueError, TypeError, RuntimeError) as error:
         raise CodecError(f"malformed layout: an impossible lazy stack: {error}") from None
+
+
+def class_name(cls: type) -> str:
+    """Return the name by which ranks know a tensorclass of corral's; an empty one for other TensorDicts."""
+    kinds = sys.modules.get("corral.tensordict.tensorclass_kinds")
+    return "" if kinds is None else str(kinds.name_of(cls))
+
+
+def in_class(td: Any, name: str) -> Any:
+    """Return a TensorDict as the tensorclass of a name, if there is one here that has its fields.
+
+    No module is imported for it: the class is one that this process has defined.
+    """
+    from corral.tensordict.tensorclass_kinds import known
+
+    cls = known(name)
+    return td if cls is None or not cls._fits_class(td) else cls._of_tensordict(td)
 
 
 def of_rows(value: Any, batch_size: Sequence[int], numbers: bool = False) -> Any:

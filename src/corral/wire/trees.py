@@ -106,8 +106,12 @@ def parts(kind: str, tree: Any) -> tuple[list[Any], list[Any], list[int] | None,
         return list(range(len(tree.tensordicts))), list(tree.tensordicts), None, str(tree.stack_dim)
     if hasattr(tree, "_tensordict") and kind == "R":
         tree = tree._tensordict if not isinstance(tree._tensordict, dict) else tree  # that of a tensorclass
-    items = list(tree.items())
-    return [key for key, _ in items], [value for _, value in items], list(map(int, tree.batch_size)), ""
+    if kind == "T":  # not by what fields of a tensorclass can hide
+        items, size, name = tree._source.items(), tree._batch_size, entries.class_name(type(tree))
+    else:
+        items, size, name = tree.items(), tree.batch_size, ""
+    pairs = list(items)
+    return [key for key, _ in pairs], [value for _, value in pairs], list(map(int, size)), name
 
 
 def is_possible(kind: str, keys: list[Any], batch_size: Sequence[int] | None) -> bool:
@@ -177,7 +181,8 @@ def construct(
 
         if kind == "R" and not all(kind_of(v) == "T" or is_array(v) for v in children):
             return {key: plain(value) for key, value in named.items()}  # objects stay what they are
-        return TensorDict({k: entries.of_rows(v, batch_size) for k, v in named.items()}, batch_size=list(batch_size))
+        td = TensorDict({k: entries.of_rows(v, batch_size) for k, v in named.items()}, batch_size=list(batch_size))
+        return entries.in_class(td, name) if name else td
     raise CodecError("malformed layout: an unknown kind of container")
 
 
@@ -212,7 +217,7 @@ def assign(container: Any, key: Any, value: Any) -> None:
     if kind == "R":
         container.set(key, _theirs(value, sys.modules["tensordict"]))
     elif kind == "T":
-        present = container.get(key)
+        present = container._source.get(key)
         holds = getattr(present, "_holds_objects", False)
         new = entries.of_rows(value, container.batch_size, holds)
         if holds:
