@@ -170,6 +170,11 @@ class Base(Named):
         """Return keys with what tells what their entries are like, without reading those."""
         return self._source.items()
 
+    @classmethod
+    def _prefix(cls) -> str:
+        """Return what stands before the fields where this TensorDict is shown as an entry."""
+        return ""
+
     def _shown(self) -> Iterable[tuple[str, Any]]:
         """Return what is shown as the fields of this TensorDict."""
         return self._peeks()

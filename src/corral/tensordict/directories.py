@@ -16,9 +16,12 @@ from typing import Any
 
 from corral.arrays.libraries import dtype_name, library_of
 
-__all__ = ["META", "Description", "directory_of", "encode", "leaf_file", "read", "refuse_link", "write"]
+__all__ = ["ENTRIES", "META", "Description", "directory_of", "encode", "leaf_file", "read", "refuse_link", "write"]
 
 META = "meta.json"
+ENTRIES = "_tensordict"
+"""Where the entries of a tensorclass are, in its directory."""
+
 _UNSAFE = str.maketrans({c: f"%{ord(c):02X}" for c in '/<>:"|?*\\ %\x7f' + "".join(map(chr, range(32)))})
 # What meta.json says of the TensorDict itself. Entries of such names are described apart, so that neither is lost.
 _RESERVED = frozenset({"shape", "device", "_type", "_class", "_format_version", "_names", "_is_non_tensor"})

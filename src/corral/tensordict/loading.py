@@ -202,6 +202,8 @@ class Loader:
         return out
 
     def _load(self, path: Path, description: directories.Description, kind: type[Any]) -> Any:
+        if "shape" not in description.facts and (path / directories.ENTRIES / directories.META).exists():
+            return self._tensorclass(path, description)
         if description.kind != "TensorDict":
             return self._other(path, description)
         size = Size(description.shape)
@@ -221,6 +223,22 @@ class Loader:
         result = kind._make(source, size, None if device in (None, "None") else str(device))
         result._saved = (path if self._mode != "r" else None, False)
         return result
+
+    def _tensorclass(self, path: Path, description: directories.Description) -> Any:
+        """Return an instance of the tensorclass that this process has defined under the name, or a TensorDict."""
+        from corral.tensordict.dense import TensorDict
+        from corral.tensordict.tensorclass_kinds import known
+
+        inner = path / directories.ENTRIES
+        td = self._load(inner, directories.read(inner), TensorDict)
+        name = str(description.facts.get("_type")).removeprefix("<class '").removesuffix("'>")
+        objects = {key: value for key, value in description.facts.items() if key != "_type" and value is not None}
+        cls = known(name)
+        if cls is not None and cls._fits_class(td) and cls._fields.issuperset(objects):
+            return cls.from_tensordict(td, objects)
+        for key, value in objects.items():
+            td.set_non_tensor(key, value)
+        return td
 
     def _leaf(self, path: Path, key: str, entry: dict[str, Any]) -> Any:
         what = f"the entry {key!r} in {path}"

@@ -55,7 +55,7 @@ def _entry(value: Any, batch_dims: int, library: str | None, level: int) -> str:
     if isinstance(value, Base):
         if value._holds_objects:
             return value._label()  # type: ignore[attr-defined, no-any-return]
-        shown = fields_text(value, len(value._batch_size), library, level + 1)
+        shown = type(value)._prefix() + fields_text(value, len(value._batch_size), library, level + 1)
         extra = value._batch_size[batch_dims:]
         return f"[{','.join(map(str, extra))}] {shown}" if extra else shown
     return describe(value, batch_dims, library)

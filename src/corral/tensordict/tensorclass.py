@@ -10,8 +10,8 @@ from corral.tensordict.base import Base, NestedKey, Size, unravel_key
 from corral.tensordict.dense import TensorDict
 from corral.tensordict.names import Named, Names
 from corral.tensordict.tensorclass_building import define, recreate
-from corral.tensordict.tensorclass_conversion import Conversions
 from corral.tensordict.tensorclass_fields import Hints, Options, cast
+from corral.tensordict.tensorclass_files import Filed
 from corral.tensordict.tensorclass_kinds import state_into
 
 __all__ = ["TensorClass", "is_tensorclass", "tensorclass"]
@@ -25,7 +25,7 @@ _SET_DEVICE, _SET_LOCKED = (Base.__dict__[name].__set__ for name in ("_device", 
 
 
 @dataclass_transform(field_specifiers=(dataclasses.field,))
-class _Declared(Conversions):
+class _Declared(Filed):
     """What makes type checkers, and Python, see subclasses of `TensorClass` as dataclasses."""
 
     __slots__ = ()
@@ -238,6 +238,10 @@ class TensorClass(_Declared, _abstract=True):
 
     # Fields that are None
 
+    @classmethod
+    def _prefix(cls) -> str:
+        return cls.__name__
+
     def _shown(self) -> Any:
         for key, value in self._peeks():
             if key not in self._hidden:
@@ -291,10 +295,6 @@ class TensorClass(_Declared, _abstract=True):
         if self._storage is None:
             return super().__reduce__()
         return _rebuild, (self._front, self._unclassed())
-
-    def _atomically(self, *args: Any) -> Any:
-        result = super()._atomically(*args)
-        return result if result is self else self._front._with_nested(result)
 
 
 def _rebuild(front: Any, td: Any) -> Any:

@@ -183,6 +183,8 @@ def cast(td: Any, key: str, value: Any) -> Any:
         except (TypeError, ValueError) as error:
             raise TypeError(f"the field {key!r} of {type(td).__name__} takes arrays only: {error}") from error
     if isinstance(value, (bool, int, float, complex)):
+        if options.autocast:
+            return value
         scalar = td._hints.scalars.get(key)
         if options.nocast or (td._batch_size and scalar is not None and isinstance(value, scalar)):
             return _object(td, value)

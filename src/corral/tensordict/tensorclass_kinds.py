@@ -14,12 +14,15 @@ _known: weakref.WeakValueDictionary[str, type[Any]] = weakref.WeakValueDictionar
 
 
 def name_of(cls: type[Any]) -> str:
-    """Return the name by which other processes know a tensorclass; an empty one for other classes."""
+    """Return the full name of a tensorclass, by which other processes know it; an empty one for other classes.
+
+    What a script defines has the same name in the processes that it starts.
+    """
     front = getattr(cls, "_front", None)
     if front is None:
         return ""
     module = "__main__" if front.__module__ == "__mp_main__" else front.__module__
-    return f"{module}:{front.__qualname__}"
+    return f"{module}.{front.__qualname__}"
 
 
 def register_class(cls: type[Any]) -> None:
@@ -32,10 +35,10 @@ def known(name: str) -> Any:
 
     Examples
     --------
-    >>> known("os:system") is None
+    >>> known("os.system") is None
     True
     """
-    return _known.get(name)
+    return _known.get(name.replace("__mp_main__.", "__main__.", 1))
 
 
 def common_class(entries: Iterable[Any]) -> Any:
