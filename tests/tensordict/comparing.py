@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from corral import TensorDict
+from corral import LazyStackedTensorDict, TensorDict
 from corral.arrays import library_of, to_numpy
 
 with warnings.catch_warnings():
@@ -93,7 +93,7 @@ def outcome(function: Callable[[Any], Any], td: Any) -> tuple[Any, Exception | N
 
 def assert_same(mine: Any, theirs: Any, where: str = "result", dtypes: bool = True) -> None:
     """Assert that two results have the same keys, batch sizes, shapes, dtypes and values."""
-    if isinstance(mine, TensorDict):
+    if isinstance(mine, (TensorDict, LazyStackedTensorDict)):
         assert tensordict.is_tensor_collection(theirs), f"{where}: {theirs!r} is no TensorDict"
         assert set(mine.keys()) == set(theirs.keys()), f"{where}: keys"
         assert tuple(mine.batch_size) == tuple(theirs.batch_size), f"{where}: batch size"

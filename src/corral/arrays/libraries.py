@@ -51,8 +51,8 @@ def _classify(kind: type) -> Library:
     modules = sys.modules
     if "torch" in modules and issubclass(kind, modules["torch"].Tensor):
         return "torch"
-    if "jax" in modules and issubclass(kind, modules["jax"].Array):
-        return "jax"
+    if "jax" in modules and issubclass(kind, (modules["jax"].Array, modules["jax"].core.Tracer)):
+        return "jax"  # a tracer stands for an array where a function is compiled
     if "cupy" in modules and issubclass(kind, modules["cupy"].ndarray):
         return "cupy"
     return "other"

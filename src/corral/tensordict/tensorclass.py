@@ -6,8 +6,10 @@ import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, dataclass_transform, overload
 
+from corral.arrays.libraries import library_of
 from corral.tensordict.base import Base, NestedKey, Size, unravel_key
 from corral.tensordict.dense import TensorDict
+from corral.tensordict.indexing import _is_key
 from corral.tensordict.names import Named, Names
 from corral.tensordict.tensorclass_building import define, recreate
 from corral.tensordict.tensorclass_fields import Hints, Options, cast
@@ -228,6 +230,12 @@ class TensorClass(_Declared, _abstract=True):
         return super().set(key, cast(self, key, item), inplace=inplace)
 
     def __setitem__(self, index: Any, value: Any) -> None:
+        rows = isinstance(value, (Base, bool, int, float, complex)) or library_of(value) != "other"
+        if not rows and not hasattr(value, "batch_size") and not isinstance(index, str) and not (isinstance(index, tuple) and _is_key(index)):
+            raise ValueError(
+                f"rows of a {type(self).__name__} are set to tensorclasses, TensorDicts, arrays and numbers, not to a "
+                f"{type(value).__name__}"
+            )
         if isinstance(value, TensorClass) and not isinstance(value, self._front):
             mine, theirs = ({*each._fields} for each in (self, value))
             if mine != theirs:
@@ -266,6 +274,14 @@ class TensorClass(_Declared, _abstract=True):
         if retain_none:
             result.update({key: None for key in self._order if key not in result})
         return result
+
+    def contiguous(self) -> Any:
+        """Return an instance in memory of its own, with contiguous arrays: of a lazy stack, a dense one."""
+        if self._storage is None:
+            return super().contiguous()
+        if hasattr(self, "_dense"):
+            return self._dense()
+        return self._front._of_tensordict(self._unclassed().contiguous())
 
     # Keys
 
