@@ -11,7 +11,8 @@ from corral.arrays.indexing import assign, is_mask, normalize, take, taker
 from corral.arrays.operations import as_array
 from corral.arrays.operations import unbind as unbind_array
 from corral.tensordict.base import Base, NestedKey, Size, unravel_key
-from corral.tensordict.keys import Keys, split
+from corral.tensordict.finding import split
+from corral.tensordict.keys import Keys
 from corral.tensordict.names import after_index
 
 __all__ = ["Indexing"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
 from corral.arrays.operations import as_array
@@ -110,7 +110,9 @@ class LazyKeys(LazyParts):
             raise KeyError(f"cannot set the nested key {key!r}: the entry {first!r} is a leaf, not a TensorDict")
         nested_td._put(rest[0] if len(rest) == 1 else rest, value)
 
-    def set(self, key: NestedKey, item: Any, *, inplace: bool = False, non_blocking: bool = False) -> Self:
+    def set(
+        self, key: NestedKey, item: Any, inplace: bool = False, *, non_blocking: bool = False, **kwargs: Any
+    ) -> Self:
         """Set an entry of all members."""
         if inplace and key in self:
             return self.set_(key, item)
@@ -156,28 +158,46 @@ class LazyKeys(LazyParts):
 
     def update(
         self,
-        input_dict_or_td: Any,
+        input_dict_or_td: Any = None,
         clone: bool = False,
         inplace: bool = False,
         *,
         non_blocking: bool = False,
         keys_to_update: Iterable[NestedKey] | None = None,
+        is_leaf: Callable[[type[Any]], bool] | None = None,
+        update_batch_size: bool = False,
+        ignore_lock: bool = False,
+        **kwargs: Any,
     ) -> Self:
         """Set all entries that a dict or another TensorDict has in the members."""
-        if input_dict_or_td is self:
+        if kwargs:
+            self.update(input_dict_or_td, clone, inplace, keys_to_update=keys_to_update, is_leaf=is_leaf)
+            input_dict_or_td = kwargs
+        if input_dict_or_td is self or input_dict_or_td is None:
             return self
         if not inplace:
             self._refuse_if_locked()
         keys = None if keys_to_update is None else list(keys_to_update)
         for td, piece in zip(self.tensordicts, self._pieces(input_dict_or_td), strict=True):
-            td.update(piece, clone=clone, inplace=inplace, keys_to_update=keys)
+            td.update(piece, clone=clone, inplace=inplace, keys_to_update=keys, is_leaf=is_leaf)
         return self
 
-    def update_(self, input_dict_or_td: Any, clone: bool = False, *, non_blocking: bool = False) -> Self:
+    def update_(
+        self,
+        input_dict_or_td: Any = None,
+        clone: bool = False,
+        *,
+        non_blocking: bool = False,
+        keys_to_update: Iterable[NestedKey] | None = None,
+        **kwargs: Any,
+    ) -> Self:
         """Write entries of the members in place; each must exist."""
-        if input_dict_or_td is not self:
-            for td, piece in zip(self.tensordicts, self._pieces(input_dict_or_td), strict=True):
-                td.update_(piece, clone)
+        keys = None if keys_to_update is None else list(keys_to_update)
+        for entries in (input_dict_or_td, kwargs):
+            if entries is None or entries is self or not len(entries.keys()):
+                continue
+            for td, piece in zip(self.tensordicts, self._pieces(entries), strict=True):
+                td.update_(piece, clone, keys_to_update=keys)
         return self
 
     def rename_key_(self, old_key: NestedKey, new_key: NestedKey, safe: bool = False) -> Self:
@@ -213,7 +233,7 @@ class LazyKeys(LazyParts):
             result._set_names(names)
         return result
 
-    def select(self, *keys: NestedKey, inplace: bool = False, strict: bool = True) -> Self:
+    def select(self, *keys: NestedKey, inplace: bool = False, strict: bool = True, as_tensordict: bool = False) -> Self:
         """Return a lazy stack with only these entries."""
         if inplace:
             self._refuse_if_locked()
@@ -227,9 +247,11 @@ class LazyKeys(LazyParts):
         result = self._memberwise(lambda td: td.exclude(*keys, inplace=inplace))
         return self if inplace else result
 
-    def flatten_keys(self, separator: str = ".", inplace: bool = False) -> Self:
+    def flatten_keys(
+        self, separator: str = ".", inplace: bool = False, is_leaf: Callable[[type[Any]], bool] | None = None
+    ) -> Self:
         """Return a lazy stack of the members with flattened keys."""
-        result = self._memberwise(lambda td: td.flatten_keys(separator, inplace))
+        result = self._memberwise(lambda td: td.flatten_keys(separator, inplace, is_leaf))
         return self if inplace else result
 
     def unflatten_keys(self, separator: str = ".", inplace: bool = False) -> Self:

@@ -144,11 +144,11 @@ class ObjectEntry(TensorDictBase):
         """Return a `NonTensorStack`, with an object for each element, unless the batch has no dimensions."""
         raise NotImplementedError
 
-    def update(self, input_dict_or_td: Any, clone: bool = False, inplace: bool = False, **ignored: Any) -> Self:
+    def update(self, input_dict_or_td: Any = None, clone: bool = False, inplace: bool = False, **ignored: Any) -> Self:
         """Take the objects of another entry."""
         return self.update_(input_dict_or_td, clone)
 
-    def update_(self, input_dict_or_td: Any, clone: bool = False, **ignored: Any) -> Self:
+    def update_(self, input_dict_or_td: Any = None, clone: bool = False, **ignored: Any) -> Self:
         """Take the objects of another entry."""
         if not isinstance(input_dict_or_td, ObjectEntry):
             raise NotImplementedError(

@@ -14,8 +14,8 @@ from corral.tensordict import hdf5, pytrees
 from corral.tensordict.base import Base, Size, as_size, device_name, unravel_key
 from corral.tensordict.dense import TensorDict
 from corral.tensordict.entries import Entries
+from corral.tensordict.finding import split
 from corral.tensordict.indexing import indexed_size
-from corral.tensordict.keys import split
 from corral.tensordict.stored import Stored, parts_of, take_sizes
 
 __all__ = ["PersistentTensorDict"]
@@ -183,7 +183,7 @@ class PersistentTensorDict(Stored):
 
     # Writing
 
-    def set(self, key: Any, item: Any, *, inplace: bool = False, non_blocking: bool = False) -> Any:
+    def set(self, key: Any, item: Any, inplace: bool = False, *, non_blocking: bool = False, **kwargs: Any) -> Any:
         """Set an entry: a dataset of another shape or dtype is replaced, unless `inplace`."""
         key = unravel_key(key)
         if inplace and key in self:
@@ -211,28 +211,7 @@ class PersistentTensorDict(Stored):
         if key not in self:
             raise self._no_key(key)
         parts = parts_of(key)
-        owner = self._owner(parts)
-        node = owner._source.get(parts[-1])
-        if isinstance(node, PersistentTensorDict):
-            if not isinstance(item, (Base, Mapping)):
-                raise RuntimeError(
-                    f"the entry {key!r} is a TensorDict: a {type(item).__name__} cannot be written to it"
-                )
-            node.update_(item)
-            return self
-        if isinstance(item, (Base, Mapping)):
-            raise RuntimeError(f"the entry {key!r} is an array: a {type(item).__name__} cannot be written into it")
-        if not hdf5.is_array(node):
-            owner._source[parts[-1]] = item
-            return self
-        value = as_array(item)
-        rows, entries = owner._source.rows, owner._source
-        shape = node.shape if rows is None else (*entries.size, *node.shape[len(entries.whole) :])
-        if tuple(value.shape) != tuple(shape) and not owner._broadcasts(value.shape, shape):
-            raise RuntimeError(
-                f"the value of shape {Size(value.shape)} does not fit the dataset {key!r}, of shape {Size(shape)}"
-            )
-        hdf5.write(node, value, rows)
+        self._owner(parts)._write(parts[-1], item)
         return self
 
     def setdefault(self, key: Any, default: Any, inplace: bool = False) -> Any:
@@ -241,14 +220,30 @@ class PersistentTensorDict(Stored):
             self.set(key, default, inplace=inplace)
         return self.get(key)
 
-    def update_(self, input_dict_or_td: Any, clone: bool = False, *, non_blocking: bool = False) -> Any:
-        """Write entries in place; each must exist."""
-        if input_dict_or_td is not self:
-            for key, value in input_dict_or_td.items():
-                if key not in self:
-                    raise KeyError(f"The key {key} was not found in the dest tensordict.")
-                self.set_(key, value)
-        return self
+    update_ = TensorDict.update_  # not in memory
+
+    def _write(self, key: str, item: Any, loosely: bool = False) -> None:
+        node = self._source.get(key)
+        if isinstance(node, PersistentTensorDict):
+            if not isinstance(item, (Base, Mapping)):
+                raise RuntimeError(
+                    f"the entry {key!r} is a TensorDict: a {type(item).__name__} cannot be written to it"
+                )
+            node.update_(item)
+            return
+        if isinstance(item, (Base, Mapping)):
+            raise RuntimeError(f"the entry {key!r} is an array: a {type(item).__name__} cannot be written into it")
+        if not hdf5.is_array(node):
+            self._source[key] = item
+            return
+        value = as_array(item)
+        rows, entries = self._source.rows, self._source
+        shape = node.shape if rows is None else (*entries.size, *node.shape[len(entries.whole) :])
+        if tuple(value.shape) != tuple(shape) and not self._broadcasts(value.shape, shape, loosely):
+            raise RuntimeError(
+                f"the value of shape {Size(value.shape)} does not fit the dataset {key!r}, of shape {Size(shape)}"
+            )
+        hdf5.write(node, value, rows)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         named = isinstance(index, str) or (isinstance(index, tuple) and index and isinstance(index[0], (str, tuple)))
@@ -380,7 +375,7 @@ for _name in dir(TensorDict):
         and _name.endswith("__")
         and _name[3:-2] in (*("add", "sub", "mul", "truediv", "floordiv", "pow", "mod", "and", "or", "xor", "matmul"),)
     )
-    _own = getattr(PersistentTensorDict, _name) is not getattr(TensorDict, _name)
+    _own = _name in vars(PersistentTensorDict) or getattr(PersistentTensorDict, _name) is not getattr(TensorDict, _name)
     if _own or _name in _LIKE_ANY or not (_in_place or _augmented):
         continue
     setattr(PersistentTensorDict, _name, _refusal(_name) if _name in _REFUSED else _in_memory(_name))

@@ -101,7 +101,7 @@ class Saving(Loading, Sharing):
         self._check_targets(path, options)
         copies: list[Callable[[], None]] = []
         described: list[tuple[Path, directories.Description]] = []
-        result = self._written(path, options, copies, described)
+        result = self._to_files(path, options, copies, described)
         if threads > 1 and len(copies) > 1:
             with ThreadPoolExecutor(threads) as pool:
                 for job in [pool.submit(copy) for copy in copies]:
@@ -138,7 +138,7 @@ class Saving(Loading, Sharing):
             if not options.exist_ok and file.exists():
                 raise RuntimeError(f"the file {file} exists already, and existsok is False")
 
-    def _written(
+    def _to_files(
         self,
         path: Path,
         options: Options,
@@ -153,7 +153,7 @@ class Saving(Loading, Sharing):
         for key, value in self._source.items():
             if isinstance(value, Saving):
                 nested = path / directories.encode(key, options.robust)
-                source[key] = value._written(nested, options, copies, described)
+                source[key] = value._to_files(nested, options, copies, described)
                 description.add_nested(key)
                 continue
             file = path / (directories.encode(key, options.robust) + ".memmap")

@@ -12,7 +12,7 @@ from corral.arrays.libraries import copy_into, dtype_name, library_of
 from corral.arrays.mapped import InFile, in_file
 from corral.arrays.operations import device_of, nbytes
 from corral.tensordict.base import Base, Size
-from corral.tensordict.keys import Keys
+from corral.tensordict.choosing import Choosing
 from corral.tensordict.names import Names
 
 __all__ = ["Sharing"]
@@ -20,7 +20,7 @@ __all__ = ["Sharing"]
 _ALIGNMENT = 64
 
 
-class Sharing(Keys):
+class Sharing(Choosing):
     """Place all leaves in one buffer, and let other processes see it."""
 
     __slots__ = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
@@ -12,8 +13,8 @@ from corral.tensordict import hdf5
 from corral.tensordict.base import Base, Size, as_size, unravel_key
 from corral.tensordict.dense import TensorDict
 from corral.tensordict.entries import Entries
+from corral.tensordict.finding import MISSING
 from corral.tensordict.indexing import indexed_size
-from corral.tensordict.keys import _MISSING
 from corral.tensordict.names import Names
 from corral.tensordict.views import KeysView
 
@@ -64,11 +65,18 @@ class Stored(TensorDict):
                 source[key] = np.broadcast_to(np.empty((), node.dtype), shape)
         return TensorDict._make(source, self._batch_size, self._device)
 
-    def keys(self, include_nested: bool = False, leaves_only: bool = False, *, sort: bool = False) -> KeysView:
+    def keys(
+        self,
+        include_nested: bool = False,
+        leaves_only: bool = False,
+        is_leaf: Callable[[type[Any]], bool] | None = None,
+        *,
+        sort: bool = False,
+    ) -> KeysView:
         """Return the keys, as they are now; no entry is read."""
         if not include_nested and not leaves_only:
             return KeysView(_names(self), False, False, sort)
-        return KeysView(self._outline(), include_nested, leaves_only, sort)
+        return KeysView(self._outline(), include_nested, leaves_only, sort, is_leaf)
 
     def __contains__(self, key: object) -> bool:
         if not isinstance(key, (str, tuple)):
@@ -86,7 +94,7 @@ class Stored(TensorDict):
         value: Any = self
         for part in parts_of(key):
             if not isinstance(value, Base) or part not in value._source:
-                return _MISSING
+                return MISSING
             value = value._source[part]
         return value
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from corral.tensordict.base import Base
@@ -14,14 +14,25 @@ class _View:
     _parents_first = True
     _reads = True
 
-    def __init__(self, td: Base, include_nested: bool, leaves_only: bool, sort: bool = False) -> None:
+    def __init__(
+        self,
+        td: Base,
+        include_nested: bool,
+        leaves_only: bool,
+        sort: bool = False,
+        is_leaf: Callable[[type[Any]], bool] | None = None,
+    ) -> None:
         self._td = td
         self._nested = include_nested
         self._leaves_only = leaves_only
         self._sort = sort
+        self._is_leaf = is_leaf if leaves_only else None
 
     def _pairs(self) -> Iterator[tuple[Any, Any]]:
-        pairs = _walk(self._td, (), self._nested, self._leaves_only, self._parents_first, self._reads)
+        leaves_only = self._leaves_only and self._is_leaf is None
+        pairs = _walk(self._td, (), self._nested, leaves_only, self._parents_first, self._reads)
+        if self._is_leaf is not None:
+            pairs = ((key, value) for key, value in pairs if self._is_leaf(type(value)))
         if not self._sort:
             return pairs
         return iter(sorted(pairs, key=lambda pair: pair[0] if isinstance(pair[0], str) else ".".join(pair[0])))
@@ -41,7 +52,7 @@ class KeysView(_View):
     def __iter__(self) -> Iterator[Any]:
         if not self._nested and not self._leaves_only and not self._sort:
             return iter(self._td._source)
-        if self._sort:
+        if self._sort or self._is_leaf is not None:
             return (key for key, _ in self._pairs())
         found: list[Any] = []
         _collect(self._td, (), self._nested, self._leaves_only, found)

@@ -1,0 +1,294 @@
+"""Set entries, or write them in place: one, or all that a dict or another TensorDict has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Self
+
+from corral.arrays.libraries import copy_into, library_of
+from corral.arrays.operations import as_array
+from corral.arrays.operations import clone as clone_array
+from corral.tensordict.base import Base, NestedKey, Size, unravel_key
+from corral.tensordict.finding import MISSING, Finding, split
+
+__all__ = ["Updating"]
+
+
+def _is_dictionary(value: Any) -> bool:
+    """Whether a value has entries of its own."""
+    return isinstance(value, Mapping) or (isinstance(value, Base) and not value._holds_objects)
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Base):
+        return value.clone()  # type: ignore[attr-defined]
+    try:
+        return clone_array(as_array(value))
+    except TypeError:
+        return value  # an object that is no array, and is wrapped as it is
+
+
+class Updating(Finding):
+    """Write entries."""
+
+    __slots__ = ()
+
+    def set(
+        self, key: NestedKey, item: Any, inplace: bool = False, *, non_blocking: bool = False, **kwargs: Any
+    ) -> Self:
+        """Set an entry; TensorDicts on the way to a nested key are made.
+
+        Parameters
+        ----------
+        key : str or tuple of str
+            Key of the entry.
+        item : array, number, list, dict or TensorDict
+            Its new value.
+        inplace : bool
+            Write into the memory of the entry if there is one; into that of its entries if it is a TensorDict, which
+            gets those that it lacks.
+        non_blocking, **kwargs
+            Accepted for compatibility.
+        """
+        if type(key) is str and not (inplace or self._locked):
+            self._source[key] = self._check(key, item)
+            return self
+        key = unravel_key(key)
+        if inplace:
+            current = self._find(key)
+            if _is_dictionary(current) and _is_dictionary(item):
+                current.update(item, inplace=True)
+                return self
+            if current is not MISSING:
+                return self.set_(key, item)
+        self._refuse_if_locked()
+        self._put(key, item)
+        return self
+
+    def set_(self, key: NestedKey, item: Any, *, non_blocking: bool = False) -> Self:
+        """Write an entry in place; the entry must exist, and the value fit it."""
+        self._require(key)
+        first, rest = split(key)
+        if rest is not None:
+            self._source[first].set_(rest, item)
+        elif _is_dictionary(self._source[first]) and _is_dictionary(item):
+            self._source[first].update_(self._check(first, item))
+        else:
+            self._write(first, item)
+        return self
+
+    def _write(self, key: str, item: Any, loosely: bool = False) -> None:
+        """Write one entry of this level in place.
+
+        A value is repeated behind the batch alone, or along the batch as well if `loosely`.
+        """
+        current = self._source[key]
+        if isinstance(current, Base) and current._holds_objects:
+            self._source[key] = self._check(key, current._rewritten(item))  # type: ignore[attr-defined]
+            return
+        if isinstance(current, Updating):
+            if not _is_dictionary(item):
+                raise RuntimeError(
+                    f"the entry {key!r} is a TensorDict: a {type(item).__name__} cannot be written into it"
+                )
+            current.update_(item)
+            return
+        if isinstance(item, (Base, Mapping)):
+            raise RuntimeError(f"the entry {key!r} is an array: a {type(item).__name__} cannot be written into it")
+        try:
+            value = as_array(item)
+        except TypeError as error:
+            raise RuntimeError(f"the entry {key!r} is an array, which cannot be written: {error}") from error
+        shape = tuple(current.shape)
+        if tuple(value.shape) != shape and not self._broadcasts(value.shape, shape, loosely):
+            raise RuntimeError(
+                f"Failed to update {key!r} in tensordict {self!r}: the value of shape {Size(value.shape)} does not "
+                f"fit the entry of shape {Size(shape)}"
+            )
+        if library_of(current) == "jax":
+            self._source[key] = current.at[...].set(value)
+        elif value is not current:
+            copy_into(current, value)
+
+    def _broadcasts(self, shape: Sequence[int], target: Sequence[int], loosely: bool = False) -> bool:
+        """Whether a value of a shape can be written into an entry."""
+        size = self._batch_size
+        extra = len(target) - len(shape)
+        return (
+            extra >= 0
+            and (loosely or tuple(shape[: len(size)]) == size)
+            and all(n in (1, m) for n, m in zip(shape, target[extra:], strict=True))
+        )
+
+    def _replace(self, key: NestedKey, value: Any) -> None:
+        """Put another value where an entry is, whether the TensorDict is locked or not."""
+        first, rest = split(key)
+        if rest is None:
+            self._source[first] = value
+        else:
+            self._source[first]._replace(rest, value)
+
+    def update(
+        self,
+        input_dict_or_td: Any = None,
+        clone: bool = False,
+        inplace: bool = False,
+        *,
+        non_blocking: bool = False,
+        keys_to_update: Iterable[NestedKey] | None = None,
+        is_leaf: Callable[[type[Any]], bool] | None = None,
+        update_batch_size: bool = False,
+        ignore_lock: bool = False,
+        **kwargs: Any,
+    ) -> Self:
+        """Set all entries that a dict or another TensorDict has.
+
+        Parameters
+        ----------
+        input_dict_or_td : dict or TensorDict, optional
+            The entries; nested ones are merged.
+        clone : bool
+            Set copies.
+        inplace : bool
+            Write into the memory of entries that exist.
+        non_blocking, ignore_lock : bool
+            Accepted for compatibility; the lock holds.
+        keys_to_update : iterable of keys, optional
+            Take only these entries.
+        is_leaf : callable, optional
+            Takes the class of an entry and says whether it takes the place of the present one as a whole, instead of
+            being merged with it.
+        update_batch_size : bool
+            Take over the batch size of a TensorDict that has all keys of this one.
+        **kwargs
+            Further entries; they win over those of `input_dict_or_td`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from corral import TensorDict
+        >>> a = np.zeros(2)
+        >>> td = TensorDict(a=a).update({"a": np.ones(2)}, inplace=True, b=3)
+        >>> a, td["b"]
+        (array([1., 1.]), array(3))
+        """
+        if kwargs:
+            if input_dict_or_td is not None:
+                self.update(input_dict_or_td, clone, inplace, keys_to_update=keys_to_update, is_leaf=is_leaf)
+            input_dict_or_td = kwargs
+        if input_dict_or_td is self or input_dict_or_td is None:
+            return self
+        if isinstance(input_dict_or_td, Base):
+            mine, theirs = self._batch_size, input_dict_or_td._batch_size
+            if mine[: len(theirs)] != theirs[: len(mine)]:
+                if not update_batch_size:
+                    raise RuntimeError(
+                        f"update() got a source with batch size {theirs} for a destination with batch size {mine}. "
+                        "Pass update_batch_size=True to replace the batch size."
+                    )
+                self._prepare_batch_size(input_dict_or_td, inplace, keys_to_update)
+        wanted = None if keys_to_update is None else [unravel_key(key) for key in keys_to_update]
+        if wanted is not None and not wanted:
+            return self
+        if not inplace:
+            self._refuse_if_locked()
+        for name, value in input_dict_or_td.items():
+            first, rest = split(name)
+            subset = None
+            if wanted is not None:
+                matches = [split(key)[1] for key in wanted if split(key)[0] == first]
+                if not matches:
+                    continue
+                if None not in matches:
+                    subset = [key for key in matches if key is not None]
+            current = self._source.get(first)
+            merged = _is_dictionary(value) and not (is_leaf is not None and is_leaf(type(value)))
+            if rest is not None and isinstance(current, Updating):
+                current.update({rest: value}, clone=clone, inplace=inplace, keys_to_update=subset, is_leaf=is_leaf)
+            elif merged and isinstance(current, Updating) and not current._holds_objects:
+                current.update(value, clone=clone, inplace=inplace, keys_to_update=subset, is_leaf=is_leaf)
+            else:
+                if subset is not None and _is_dictionary(value):
+                    value = value.select(*subset) if isinstance(value, Base) else value  # type: ignore[attr-defined]
+                if clone:
+                    value = _copied(value)
+                self.set(first if rest is None else name, value, inplace=inplace)
+        return self
+
+    def _prepare_batch_size(self, source: Base, inplace: bool, keys: Any) -> None:
+        """Make room for the entries of a TensorDict of another batch size: all of the present ones go."""
+        missing = [key for key in self._source if key not in source._source]
+        if inplace or keys is not None or missing:
+            raise RuntimeError(
+                f"update: the batch size {self._batch_size} can become {source._batch_size} only if all entries are "
+                + (f"replaced, and the source lacks {missing}" if missing else "replaced by whole new ones")
+            )
+        self._refuse_if_locked()
+        for key in list(self._source):
+            del self._source[key]
+        self.batch_size = source._batch_size
+
+    def update_(
+        self,
+        input_dict_or_td: Any = None,
+        clone: bool = False,
+        *,
+        non_blocking: bool = False,
+        keys_to_update: Iterable[NestedKey] | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Write entries in place; each must exist. Values are repeated to the shape of the entries, as torch does it.
+
+        Parameters
+        ----------
+        input_dict_or_td : dict or TensorDict, optional
+            The entries.
+        clone, non_blocking : bool
+            Accepted for compatibility: values are copied in any case.
+        keys_to_update : iterable of keys, optional
+            Take only these entries.
+        **kwargs
+            Further entries; they win over those of `input_dict_or_td`.
+
+        Raises
+        ------
+        KeyError
+            If there is no such entry.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from corral import TensorDict
+        >>> a = np.zeros(2)
+        >>> _ = TensorDict(a=a).update_({"a": [5, 6]})
+        >>> a
+        array([5., 6.])
+        """
+        wanted = None if keys_to_update is None else [unravel_key(key) for key in keys_to_update]
+        for entries in (input_dict_or_td, kwargs):
+            if entries is None or entries is self:
+                continue
+            if wanted is not None:
+                entries = _chosen(entries, wanted)
+            for key, _ in entries.items():
+                if key not in self:
+                    raise KeyError(f"The key {key} was not found in the dest tensordict.")
+            for key, value in entries.items():
+                first, rest = split(key)
+                if rest is None:
+                    self._write(first, value, loosely=True)
+                else:
+                    self._source[first].update_({rest: value})
+        return self
+
+
+def _chosen(entries: Any, wanted: Iterable[NestedKey]) -> dict[NestedKey, Any]:
+    """Return the entries of some keys, as far as they exist."""
+    chosen: dict[NestedKey, Any] = {}
+    for key in wanted:
+        value: Any = entries
+        for part in (key,) if isinstance(key, str) else key:
+            value = value.get(part, MISSING) if hasattr(value, "items") else MISSING
+        if value is not MISSING:
+            chosen[key] = value
+    return chosen
