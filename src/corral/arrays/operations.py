@@ -78,6 +78,29 @@ def contiguous(x: Any) -> Any:
     return namespace_of(x).asarray(x, order="C") if library == "cupy" else x
 
 
+def canonically_contiguous(x: Any) -> Any:
+    """Return the same as `contiguous`, with the strides of rows one behind the other in all dimensions."""
+    if library_of(x) != "torch":
+        return contiguous(x)
+    strides, step = [], 1
+    for length in reversed(x.shape):
+        strides.append(step)
+        step *= max(length, 1)
+    if x.stride() == tuple(reversed(strides)):
+        return x
+    import torch
+
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device).copy_(x)
+
+
+def is_contiguous(x: Any) -> bool:
+    """Whether an array's elements lie in order, one behind the other."""
+    library = library_of(x)
+    if library == "torch":
+        return bool(x.is_contiguous())
+    return library == "jax" or bool(x.flags.c_contiguous)
+
+
 def device_of(x: Any) -> str:
     """Return the name of the device that an array lies on."""
     library = library_of(x)

@@ -9,7 +9,7 @@ import numpy as np
 
 from corral.arrays.libraries import convert, library_of, to_numpy
 
-__all__ = ["nested", "pad_stack"]
+__all__ = ["nested", "pad_stack", "padded"]
 
 
 def pad_stack(arrays: Sequence[Any], value: Any = 0, side: str = "right") -> Any:
@@ -29,12 +29,12 @@ def pad_stack(arrays: Sequence[Any], value: Any = 0, side: str = "right") -> Any
     if library_of(arrays[0]) == "torch":
         import torch
 
-        padded = []
+        filled = []
         for x in arrays:
             missing = [full - length for full, length in zip(reversed(shape), reversed(x.shape), strict=True)]
             widths = [width for n in missing for width in ((n, 0) if side == "left" else (0, n))]
-            padded.append(torch.nn.functional.pad(x, widths, value=value))
-        return torch.stack(padded)
+            filled.append(torch.nn.functional.pad(x, widths, value=value))
+        return torch.stack(filled)
     values = [to_numpy(x) for x in arrays]
     result = np.full((len(arrays), *shape), value, values[0].dtype)
     for row, x in zip(result, values, strict=True):
@@ -42,8 +42,17 @@ def pad_stack(arrays: Sequence[Any], value: Any = 0, side: str = "right") -> Any
     return convert(result, library_of(arrays[0]))
 
 
-def nested(arrays: Sequence[Any]) -> Any:
-    """Return arrays as one nested tensor of torch's, jagged where that is possible."""
+def nested(arrays: Sequence[Any], layout: Any = None) -> Any:
+    """Return arrays as one nested tensor of torch's: a jagged one, unless another layout of torch's is given."""
     import torch
 
-    return torch.nested.nested_tensor([convert(x, "torch") for x in arrays], layout=torch.jagged)
+    return torch.nested.nested_tensor([convert(x, "torch") for x in arrays], layout=layout or torch.jagged)
+
+
+def padded(x: Any, value: float) -> Any:
+    """Return one of torch's nested tensors filled up to one shape, and any other array as it is."""
+    if library_of(x) != "torch" or not x.is_nested:
+        return x
+    import torch
+
+    return torch.nested.to_padded_tensor(x, value)

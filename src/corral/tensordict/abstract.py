@@ -14,6 +14,7 @@ from corral.tensordict.base import Base, Size, as_size
 from corral.tensordict.casting import Casting
 from corral.tensordict.consolidation import Consolidation
 from corral.tensordict.conversion import Conversion
+from corral.tensordict.converting import Converting
 from corral.tensordict.creating import Creating
 from corral.tensordict.gradients import Gradients
 from corral.tensordict.inspecting import Inspecting
@@ -22,19 +23,25 @@ from corral.tensordict.mapping import MapProcesses
 from corral.tensordict.masking import Masking
 from corral.tensordict.memmap import MemoryMapping
 from corral.tensordict.naming import Naming
+from corral.tensordict.packing import Packing
 from corral.tensordict.padding import Padding
+from corral.tensordict.placing import Placing
 from corral.tensordict.pointwise import Pointwise
 from corral.tensordict.printing import Printing
+from corral.tensordict.python_trees import PythonTrees
 from corral.tensordict.rearranging import Rearranging
 from corral.tensordict.reductions import Reductions
 from corral.tensordict.selecting import Selecting
 from corral.tensordict.sharing import Sharing
 from corral.tensordict.splitting import Splitting
+from corral.tensordict.state import State
 from corral.tensordict.torch_interop import TorchInterop
 from corral.tensordict.transfers import Transfers
 from corral.tensordict.unary import Unary
 
 __all__ = ["TensorDictBase"]
+
+_SAME: Any = object()
 
 
 class TensorDictBase(
@@ -60,14 +67,25 @@ class TensorDictBase(
     Splitting,
     MapProcesses,
     Inspecting,
+    Packing,
+    Placing,
+    State,
+    Converting,
+    PythonTrees,
     Printing,
 ):
     """What all kinds of TensorDict have in common: dense ones, lazy stacks, and entries that are no arrays."""
 
     __slots__ = ()
 
-    def auto_batch_size_(self, batch_dims: int | None = None) -> Self:
-        """Set the batch size to the leading dimensions that all leaves share, `batch_dims` of them at most."""
+    def auto_batch_size_(self, batch_dims: int | None = None, keep_compliant_size: bool = False) -> Self:
+        """Set the batch size to the leading dimensions that all leaves share, `batch_dims` of them at most.
+
+        With `keep_compliant_size` and `batch_dims`, nested TensorDicts of at least that many batch dimensions keep
+        theirs.
+        """
+        if keep_compliant_size and batch_dims is not None and len(self._batch_size) >= batch_dims:
+            return self
         shapes = list(_shapes(self))
         if not shapes:
             return self
@@ -81,10 +99,10 @@ class TensorDictBase(
             if isinstance(value, TensorDictBase):
                 if value._fits_any:
                     value.batch_size = size
-                value.auto_batch_size_(batch_dims)
+                value.auto_batch_size_(batch_dims, keep_compliant_size)
         return self
 
-    def clone(self, recurse: bool = True) -> Self:
+    def clone(self, recurse: bool = True, **kwargs: Any) -> Self:
         """Return a TensorDict with copies of all leaves, or with the same leaves if not `recurse`.
 
         Examples
@@ -95,6 +113,8 @@ class TensorDictBase(
         >>> td.clone()["a"] is td["a"], td.clone(recurse=False)["a"] is td["a"]
         (False, True)
         """
+        if kwargs:
+            raise TypeError(f"clone() got an unexpected keyword argument {next(iter(kwargs))!r}")
         return self._map(clone_array if recurse else _same)
 
     def to_tensordict(self, *, retain_none: bool | None = None) -> Any:
@@ -119,13 +139,15 @@ class TensorDictBase(
         fn: Callable[..., Any],
         *others: Any,
         batch_size: Any = None,
-        device: Any = None,
+        device: Any = _SAME,
+        names: Any = _SAME,
         inplace: bool = False,
         default: Any = inspect.Parameter.empty,
         filter_empty: bool | None = None,
+        propagate_lock: bool = False,
         call_on_nested: bool = False,
-        named: bool = False,
-        nested_keys: bool = False,
+        is_leaf: Callable[[type[Any]], bool] | None = None,
+        out: Any = None,
         **constructor_kwargs: Any,
     ) -> Self | None:
         """Apply a function to every leaf, and to the leaves of the same keys of other TensorDicts.
@@ -139,17 +161,25 @@ class TensorDictBase(
         batch_size : sequence of int, optional
             Batch size of the result, where `fn` changes it.
         device : optional
-            Device of the result.
+            Device of the result; ``None`` for none.
+        names : sequence of str or None, optional
+            Names of the result's batch dimensions.
         inplace : bool
             Set the results in this TensorDict, and return it.
         default : optional
             Used for keys that one of the others lacks.
         filter_empty : bool, optional
             Leave out TensorDicts that have become empty. By default, they are left out where all are.
+        propagate_lock : bool
+            Lock the result if this TensorDict is locked.
         call_on_nested : bool
             Call `fn` with nested TensorDicts, not with their leaves.
-        named, nested_keys : bool
-            Give `fn` the key, or the whole nested key, as its first argument.
+        is_leaf : callable, optional
+            Takes the class of a nested TensorDict and says whether to call `fn` with it, not with its leaves.
+        out : TensorDict, optional
+            Gets the results, and is returned.
+        **constructor_kwargs
+            Accepted for compatibility.
 
         Examples
         --------
@@ -159,18 +189,67 @@ class TensorDictBase(
         >>> td.apply(lambda x, y: x + y, td)["a"]
         array([0, 2, 4])
         """
-        size = None if batch_size is None else as_size(batch_size)
-        named = named or nested_keys
-        result = self._apply(fn, others, size, inplace, default, filter_empty, call_on_nested, named, nested_keys, ())
-        if result is not None and device is not None:
-            return result.to(device)
-        return result
+        on_nested = call_on_nested or is_leaf or False
+        arguments = batch_size, device, names, inplace, default, filter_empty, propagate_lock, on_nested, out
+        return self._applied(fn, others, *arguments, False, False)
 
     def named_apply(
-        self, fn: Callable[..., Any], *others: Any, nested_keys: bool = False, **kwargs: Any
+        self,
+        fn: Callable[..., Any],
+        *others: Any,
+        nested_keys: bool = False,
+        batch_size: Any = None,
+        device: Any = _SAME,
+        names: Any = _SAME,
+        inplace: bool = False,
+        default: Any = inspect.Parameter.empty,
+        filter_empty: bool | None = None,
+        propagate_lock: bool = False,
+        call_on_nested: bool = False,
+        is_leaf: Callable[[type[Any]], bool] | None = None,
+        out: Any = None,
+        **constructor_kwargs: Any,
     ) -> Self | None:
-        """Do the same as `apply`, with the key as the first argument of the function."""
-        return self.apply(fn, *others, named=True, nested_keys=nested_keys, **kwargs)
+        """Do the same as `apply`, with the key, or the whole nested key, as the first argument of the function."""
+        on_nested = call_on_nested or is_leaf or False
+        arguments = batch_size, device, names, inplace, default, filter_empty, propagate_lock, on_nested, out
+        return self._applied(fn, others, *arguments, True, nested_keys)
+
+    def _applied(
+        self,
+        fn: Callable[..., Any],
+        others: Sequence[Any],
+        batch_size: Any,
+        device: Any,
+        names: Any,
+        inplace: bool,
+        default: Any,
+        filter_empty: bool | None,
+        propagate_lock: bool,
+        on_nested: Any,
+        out: Any,
+        named: bool,
+        nested_keys: bool,
+    ) -> Self | None:
+        size = None if batch_size is None else as_size(batch_size)
+        if out is not None:
+            out._refuse_if_locked()
+            inplace = False
+        result = self._apply(fn, others, size, inplace, default, filter_empty, on_nested, named, nested_keys, ())
+        if result is None:
+            return None
+        if device is None:
+            result._set_device(None)
+        elif device is not _SAME:
+            result = result.to(device)
+        if names is not _SAME:
+            result._set_names(names)
+        if propagate_lock and self._locked:
+            result.lock_()
+        if out is None:
+            return result
+        out.update(result)
+        return out  # type: ignore[no-any-return]
 
     def _apply(
         self,
@@ -180,7 +259,7 @@ class TensorDictBase(
         inplace: bool,
         default: Any,
         filter_empty: bool | None,
-        on_nested: bool,
+        on_nested: Any,
         named: bool,
         nested_keys: bool,
         path: tuple[str, ...],
@@ -199,9 +278,9 @@ class TensorDictBase(
                 else:
                     entries.append(other.get(key, default) if isinstance(other, TensorDictBase) else default)
             where = (*path, key)
-            if isinstance(value, TensorDictBase) and not on_nested:
+            if isinstance(value, TensorDictBase) and not (on_nested is True or (on_nested and on_nested(type(value)))):
                 new: Any = value._apply(
-                    fn, entries, size, inplace, default, filter_empty, False, named, nested_keys, where
+                    fn, entries, size, inplace, default, filter_empty, on_nested, named, nested_keys, where
                 )
             elif named:
                 new = fn(where if nested_keys and path else key, value, *entries)

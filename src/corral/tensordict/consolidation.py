@@ -9,6 +9,7 @@ import json
 import os
 import secrets
 import sys
+import weakref
 from pathlib import Path
 from typing import Any, Self
 
@@ -33,6 +34,7 @@ class Consolidation(Sharing):
     """Write all leaves to one file, and read them from it."""
 
     __slots__ = ()
+    _joined: tuple[Any, ...]
 
     def consolidate(
         self,
@@ -75,6 +77,7 @@ class Consolidation(Sharing):
         """
         if filename is None:
             result = super().consolidate(inplace=inplace, share_memory=share_memory)
+            result._mark_consolidated()
             return result if device is None else result.to(device)  # type: ignore[attr-defined]
         if device is not None and str(device) != "cpu":
             raise RuntimeError(f"consolidate: a file lies in host memory, so device={device} cannot be given with it")
@@ -91,7 +94,29 @@ class Consolidation(Sharing):
             self._adopt(result)
             self.clear_device_()  # type: ignore[attr-defined]
             result = self
+        result._mark_consolidated()
         return result.lock_()
+
+    def _mark_consolidated(self) -> None:
+        self._joined = tuple(map(weakref.ref, self._leaves()))  # type: ignore[misc]  # a slot of Loading's
+
+    def is_consolidated(self) -> bool:
+        """Whether the leaves are still those that `consolidate` has put into one buffer.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from corral import TensorDict
+        >>> td = TensorDict(a=np.arange(3), b=np.ones(2))
+        >>> td.is_consolidated(), td.consolidate().is_consolidated()
+        (False, True)
+        """
+        leaves, marked = list(self._leaves()), getattr(self, "_joined", ())
+        return (
+            bool(leaves)
+            and len(leaves) == len(marked)
+            and all(mark() is leaf for mark, leaf in zip(marked, leaves, strict=True))
+        )
 
     def _form(self, path: tuple[str, ...], leaves: list[tuple[int, Any]], end: list[int]) -> dict[str, Any]:
         """Return what the file says of this TensorDict, and collect its leaves with their places."""

@@ -27,7 +27,14 @@ class Creating(Base):
     __slots__ = ()
 
     def new_zeros(
-        self, *size: Any, dtype: Any = None, device: Any = _SAME, requires_grad: bool = False, **kwargs: Any
+        self,
+        *size: Any,
+        dtype: Any = None,
+        device: Any = _SAME,
+        requires_grad: bool = False,
+        layout: Any = None,
+        pin_memory: bool | None = None,
+        empty_lazy: bool = False,
     ) -> Self:
         """Return a TensorDict of another batch size, with zeros.
 
@@ -38,21 +45,32 @@ class Creating(Base):
         >>> TensorDict(a=np.ones((2, 3)), batch_size=[2]).new_zeros(4)["a"].shape
         (4, 3)
         """
-        _refuse_others(kwargs)
         return self._new(size, 0, dtype, device, requires_grad)
 
     def new_ones(
-        self, *size: Any, dtype: Any = None, device: Any = _SAME, requires_grad: bool = False, **kwargs: Any
+        self,
+        *size: Any,
+        dtype: Any = None,
+        device: Any = _SAME,
+        requires_grad: bool = False,
+        layout: Any = None,
+        pin_memory: bool | None = None,
+        empty_lazy: bool = False,
     ) -> Self:
         """Return a TensorDict of another batch size, with ones."""
-        _refuse_others(kwargs)
         return self._new(size, 1, dtype, device, requires_grad)
 
     def new_empty(
-        self, *size: Any, dtype: Any = None, device: Any = _SAME, requires_grad: bool = False, **kwargs: Any
+        self,
+        *size: Any,
+        dtype: Any = None,
+        device: Any = _SAME,
+        requires_grad: bool = False,
+        layout: Any = None,
+        pin_memory: bool | None = None,
+        empty_lazy: bool = False,
     ) -> Self:
         """Return a TensorDict of another batch size, with leaves that are not initialized."""
-        _refuse_others(kwargs)
         return self._new(size, None, dtype, device, requires_grad)
 
     def new_full(
@@ -63,10 +81,11 @@ class Creating(Base):
         dtype: Any = None,
         device: Any = _SAME,
         requires_grad: bool = False,
-        **kwargs: Any,
+        layout: Any = None,
+        pin_memory: bool | None = None,
+        empty_lazy: bool = False,
     ) -> Self:
         """Return a TensorDict of another batch size, filled with one value."""
-        _refuse_others(kwargs)
         return self._new((size,), fill_value, dtype, device, requires_grad)
 
     def _new(self, size: tuple[Any, ...], value: Any, dtype: Any, device: Any, requires_grad: bool) -> Self:
@@ -86,7 +105,13 @@ class Creating(Base):
         return result
 
     def new_tensor(
-        self, data: Any, *, dtype: Any = None, device: Any = _SAME, requires_grad: bool = False, **kwargs: Any
+        self,
+        data: Any,
+        *,
+        dtype: Any = None,
+        device: Any = _SAME,
+        requires_grad: bool = False,
+        pin_memory: bool | None = None,
     ) -> Self:
         """Return a TensorDict of copies of data: an array, which all leaves get, or a TensorDict.
 
@@ -97,7 +122,6 @@ class Creating(Base):
         >>> TensorDict(a=np.ones(3)).new_tensor([1, 2])["a"]
         array([1., 2.])
         """
-        _refuse_others(kwargs)
         nested = isinstance(data, Base)
         if device is _SAME:
             place = data._device if nested else device_of(data) if library_of(data) != "other" else "cpu"
@@ -132,9 +156,3 @@ class Creating(Base):
         array(1)
         """
         return cls(dict.fromkeys(keys, value), batch_size=[])  # type: ignore[call-arg]
-
-
-def _refuse_others(kwargs: dict[str, Any]) -> None:
-    for name in kwargs:
-        if name not in ("layout", "pin_memory", "empty_lazy"):
-            raise TypeError(f"got an unexpected keyword argument {name!r}")

@@ -6,7 +6,9 @@ import math
 from collections.abc import Callable
 from typing import Any, Self
 
-from corral.arrays.operations import device_of
+from corral.arrays.operations import device_of, is_contiguous
+from corral.arrays.padding import padded
+from corral.tensordict.base import Base, NestedKey
 from corral.tensordict.indexing import Indexing
 
 __all__ = ["Inspecting"]
@@ -78,6 +80,98 @@ class Inspecting(Indexing):
         if fast is None:
             raise TypeError("copy_at_: fast must be True or False, got None")
         return self.update_at_(tensordict, idx)
+
+    def is_contiguous(self) -> bool:
+        """Whether all leaves are contiguous."""
+        return all(is_contiguous(leaf) for leaf in self._leaves())
+
+    def is_non_tensor(self, key: NestedKey) -> bool:
+        """Whether an entry is one of objects that are no arrays.
+
+        Examples
+        --------
+        >>> from corral import TensorDict
+        >>> td = TensorDict(name="ant", steps=3)
+        >>> td.is_non_tensor("name"), td.is_non_tensor("steps")
+        (True, False)
+        """
+        return isinstance(value := self._require(key), Base) and value._holds_objects
+
+    def non_tensor_items(self, include_nested: bool = False) -> tuple[tuple[Any, Any], ...]:
+        """Return pairs of the keys and the entries of objects that are no arrays."""
+        return tuple(self.items(include_nested, True, is_leaf=lambda kind: getattr(kind, "_holds_objects", False)))
+
+    def filter_non_tensor_data(self) -> Self:
+        """Return a TensorDict without the entries of objects that are no arrays.
+
+        Examples
+        --------
+        >>> from corral import TensorDict
+        >>> list(TensorDict(name="ant", steps=3).filter_non_tensor_data().keys())
+        ['steps']
+        """
+        result = self._make({}, self._batch_size, self._device, self._names)
+        for key, value in self._source.items():
+            if not isinstance(value, Inspecting):
+                result._source[key] = value
+            elif not value._holds_objects:
+                result._source[key] = value.filter_non_tensor_data()
+        return result
+
+    def to_lazystack(self, dim: int = 0) -> Any:
+        """Return a lazy stack of the slices of the batch along one dimension: views, which are written through.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from corral import TensorDict
+        >>> lazy = TensorDict(a=np.zeros((2, 3)), batch_size=[2, 3]).to_lazystack(1)
+        >>> lazy.batch_size, lazy.stack_dim
+        (Size([2, 3]), 1)
+        """
+        if not -len(self._batch_size) <= dim < len(self._batch_size):
+            raise IndexError(f"Incompatible dim {dim} for a TensorDict with {len(self._batch_size)} batch dimensions.")
+        if getattr(self, "stack_dim", None) == dim % len(self._batch_size):
+            return self
+        from corral.tensordict.lazy import lazy_stack
+
+        return lazy_stack(self.unbind(dim), dim % len(self._batch_size))
+
+    def densify(self, layout: Any = None) -> Any:
+        """Return a TensorDict whose lazy stacks are dense: itself if it has none.
+
+        Arrays of different shapes become one of torch's nested tensors, as `layout` says: ``torch.strided``, which is
+        the default, or ``torch.jagged``.
+        """
+        if not self._has_lazy():
+            return self
+        return self._densified(layout)
+
+    def _has_lazy(self) -> bool:
+        return any(isinstance(value, Inspecting) and value._has_lazy() for _, value in self._peeks())
+
+    def _densified(self, layout: Any) -> Any:
+        source = {
+            key: value._densified(layout) if isinstance(value, Inspecting) and value._has_lazy() else value
+            for key, value in self._source.items()
+        }
+        return self._make(source, self._batch_size, self._device, self._names)
+
+    def to_padded_tensor(self, padding: float = 0.0, mask_key: NestedKey | None = None) -> Self:
+        """Return a TensorDict in which torch's nested tensors are filled up to one shape; other leaves stay.
+
+        Parameters
+        ----------
+        padding : float
+            What to fill up with.
+        mask_key : str or tuple of str, optional
+            For batches whose lengths differ, which cannot be in a TensorDict here: lazy stacks have them.
+        """
+        if mask_key is not None:
+            raise RuntimeError(
+                "mask_key should only be provided if the heterogeneous dimension is part of the batch size."
+            )
+        return self._map(lambda leaf: padded(leaf, padding))
 
     def __getitems__(self, index: Any) -> Any:
         """Return the rows of a list of indices at once, as torch's data loaders ask for them."""

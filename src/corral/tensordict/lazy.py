@@ -7,6 +7,7 @@ from typing import Any
 
 from corral.arrays.libraries import library_of
 from corral.arrays.operations import stack as stack_arrays
+from corral.arrays.padding import nested
 from corral.tensordict import assembling
 from corral.tensordict.abstract import TensorDictBase
 from corral.tensordict.base import Base
@@ -78,9 +79,35 @@ class LazyStackedTensorDict(LazyKeys, LazyValues):
         }
         return TensorDict._make(source, self._batch_size, self._device)
 
-    def contiguous(self) -> Any:
+    def contiguous(self, *, canonical: bool = False, inplace: bool = False) -> Any:
         """Return the same as `to_tensordict`."""
         return self.to_tensordict()
+
+    def is_contiguous(self) -> bool:
+        """Whether leaves are contiguous: those of a lazy stack are made when they are read."""
+        return False
+
+    def _has_lazy(self) -> bool:
+        return True
+
+    def _densified(self, layout: Any) -> Any:
+        common = set(self._source)
+        others = sorted({key for td in self.tensordicts for key in td._source if key not in common})
+        if others:
+            raise RuntimeError(f"densify: some members alone have the keys {others}: exclude or add them first")
+        return TensorDict._make({key: self._dense_entry(key, layout) for key in common}, self._batch_size, self._device)
+
+    def _dense_entry(self, key: str, layout: Any) -> Any:
+        entries = self._source
+        values = entries.column(key)
+        if any(isinstance(value, Base) for value in values):
+            nested_td = entries[key]
+            return nested_td._densified(layout) if isinstance(nested_td, LazyBase) else nested_td
+        if len({tuple(value.shape) for value in values}) == 1:
+            return entries[key]
+        import torch
+
+        return nested(values, layout or torch.strided)
 
     def insert(self, index: int, tensordict: Any) -> None:
         """Add a member before the one of a number."""

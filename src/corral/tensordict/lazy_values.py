@@ -57,7 +57,7 @@ class LazyValues(LazyBase):
         inplace: bool,
         default: Any,
         filter_empty: bool | None,
-        on_nested: bool,
+        on_nested: Any,
         named: bool,
         nested_keys: bool,
         path: tuple[str, ...],

@@ -20,9 +20,11 @@ __all__ = ["Loader", "Loading"]
 class Loading(Base):
     """Load from files that are mapped into memory."""
 
-    # The directory that this TensorDict was saved in, and whether it is memory-mapped; not set if neither.
-    __slots__ = ("_saved",)
+    # The directory that this TensorDict was saved in, and whether it is memory-mapped; not set if neither. References
+    # to the leaves that `consolidate` has put into one buffer.
+    __slots__ = ("_joined", "_saved")
     _saved: tuple[Path | None, bool]
+    _joined: tuple[Any, ...]
 
     def is_memmap(self) -> bool:
         """Whether `memmap`, `memmap_` or `memmap_like` made this TensorDict, and it has not been unlocked since."""

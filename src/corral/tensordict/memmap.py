@@ -17,7 +17,7 @@ from corral.tensordict.base import Size, as_size, unravel_key
 from corral.tensordict.saving import Options, Saving, leaf_to_file, on_host
 from corral.tensordict.sharing import _shared_bytes
 
-__all__ = ["MemoryMapping"]
+__all__ = ["MemoryMapping", "template"]
 
 
 class MemoryMapping(Saving):
@@ -129,13 +129,33 @@ class MemoryMapping(Saving):
             return self._in_memory(options, inplace=False)
         return self._save(prefix, options, num_threads, return_early, False, inplace=False)
 
-    def save(self, prefix: str | Path | None = None, copy_existing: bool = False, **kwargs: Any) -> Any:
+    def save(
+        self,
+        prefix: str | Path | None = None,
+        copy_existing: bool = False,
+        *,
+        num_threads: int = 0,
+        return_early: bool = False,
+        share_non_tensor: bool = False,
+        robust_key: bool | None = True,
+        archive: bool | None = None,
+        compression: str | int | None = None,
+        atomic: bool = False,
+    ) -> Any:
         """Do the same as `memmap`."""
-        return self.memmap(prefix, copy_existing, **kwargs)
+        return self.memmap(
+            prefix,
+            copy_existing,
+            num_threads=num_threads,
+            return_early=return_early,
+            share_non_tensor=share_non_tensor,
+            robust_key=robust_key,
+            archive=archive,
+            compression=compression,
+            atomic=atomic,
+        )
 
-    def dumps(self, prefix: str | Path | None = None, copy_existing: bool = False, **kwargs: Any) -> Any:
-        """Do the same as `memmap`."""
-        return self.memmap(prefix, copy_existing, **kwargs)
+    dumps = save
 
     # Entries that are added to files
 
@@ -163,13 +183,8 @@ class MemoryMapping(Saving):
         ...     TensorDict.load_memmap(path)["b"].tolist()
         [5, 5, 5]
         """
-        name, library = _kind(dtype, next(iter(self._leaves()), None))
-        kind, size = dtype_of(name, library), as_size(shape)
-        if library == "torch":
-            template = sys.modules["torch"].zeros((), dtype=kind).expand(size)
-        else:
-            template = np.broadcast_to(np.zeros((), kind), size)
-        return self._add(key, template, Options(True, True, robust_key, True), zeros=True)
+        zeros = template(dtype, as_size(shape), next(iter(self._leaves()), None))
+        return self._add(key, zeros, Options(True, True, robust_key, True), zeros=True)
 
     def make_memmap_from_tensor(
         self, key: Any, tensor: Any, *, copy_data: bool = True, existsok: bool = True, robust_key: bool | None = True
@@ -252,6 +267,15 @@ def _refuse_archive(prefix: Any, archive: bool | None, compression: Any) -> None
         )
     if compression is not None:
         raise ValueError(f"compression={compression!r} is of use for archives alone, which cannot be written")
+
+
+def template(dtype: Any, shape: Size, leaf: Any = None) -> Any:
+    """Return an array of zeros that takes no memory; its library is that of the dtype, else that of a leaf."""
+    name, library = _kind(dtype, leaf)
+    kind = dtype_of(name, library)
+    if library == "torch":
+        return sys.modules["torch"].zeros((), dtype=kind).expand(shape)
+    return np.broadcast_to(np.zeros((), kind), shape)
 
 
 def _kind(dtype: Any, leaf: Any) -> tuple[str, Library]:

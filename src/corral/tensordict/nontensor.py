@@ -101,7 +101,7 @@ class NonTensorData(ObjectEntry):
         size = Size((*self._batch_size[:dim], *self._batch_size[dim + 1 :]))
         return tuple(self._resized(size) for _ in range(self._batch_size[dim]))
 
-    def clone(self, recurse: bool = True) -> Any:
+    def clone(self, recurse: bool = True, **kwargs: Any) -> Any:
         """Return an entry of the same object, which is not copied."""
         return self._resized(self._batch_size)
 
@@ -189,7 +189,7 @@ class NonTensorStack(ObjectEntry):
         return self
 
     @classmethod
-    def from_list(cls, non_tensors: list[Any]) -> NonTensorStack:
+    def from_list(cls, non_tensors: list[Any], **ignored: Any) -> NonTensorStack:
         """Return the objects of nested lists: a dimension for each level at which all lists have one length.
 
         Examples
@@ -272,7 +272,7 @@ class NonTensorStack(ObjectEntry):
             result = result.copy()
         return self._with(result)
 
-    def clone(self, recurse: bool = True) -> Any:
+    def clone(self, recurse: bool = True, **kwargs: Any) -> Any:
         """Return an entry of the same objects, which are not copied."""
         return NonTensorStack._of(copied(self._objects), self._device)
 

@@ -91,7 +91,7 @@ class ObjectEntry(TensorDictBase):
         objects: Any = self._cells()
         return tuple(self._with(objects[(*prefix, i, ...)]) for i in range(self._batch_size[dim]))
 
-    def tolist(self, *, convert_tensors: bool = False) -> Any:
+    def tolist(self, **ignored: Any) -> Any:
         """Return the object of a batch without dimensions, or the objects as nested lists.
 
         Examples

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from corral.arrays.indexing import normalize
-from corral.arrays.libraries import library_of
+from corral.arrays.libraries import dtype_name, library_of
+from corral.arrays.mapped import numpy_dtype
 from corral.arrays.operations import as_array
 from corral.tensordict import hdf5, pytrees
 from corral.tensordict.base import Base, Size, as_size, device_name, unravel_key
@@ -167,7 +168,31 @@ class PersistentTensorDict(Stored):
             out.auto_batch_size_(batch_dims)
         return out
 
-    def clone(self, recurse: bool = True, newfile: str | Path | None = None) -> Any:
+    @classmethod
+    def of_zeros(cls, template: TensorDict, filename: str | Path, device: Any = None, **kwargs: Any) -> Any:
+        """Return the TensorDict of a new file with datasets of zeros, of the shapes and dtypes of another TensorDict.
+
+        Parameters
+        ----------
+        template : TensorDict
+            Its values are not read.
+        filename : path
+            The file; one that exists is replaced.
+        device, **kwargs
+            As for `PersistentTensorDict`.
+        """
+        first = next(iter(template._leaves()), None)
+        kwargs.setdefault("library", library_of(first) if library_of(first) != "other" else "numpy")
+        out = cls(filename=filename, mode="w", device=device, **kwargs)
+        out._resize(template._batch_size)
+        for key, leaf in template.items(True, True):
+            path = "/".join(parts_of(key))
+            options = out._source.options if leaf.ndim and 0 not in leaf.shape else {}
+            out.file.create_dataset(path, tuple(leaf.shape), numpy_dtype(dtype_name(leaf)), **options)
+        take_sizes(out, template)
+        return out
+
+    def clone(self, recurse: bool = True, newfile: str | Path | None = None, **kwargs: Any) -> Any:
         """Return a copy: in memory, in a new file if `newfile` is given, or of the same file if not `recurse`."""
         if newfile is not None:
             return type(self).from_dict(self, newfile, library=self._source.library, **self._source.options)

@@ -115,7 +115,7 @@ class Stored(TensorDict):
             if isinstance(nested, Base):
                 self._source.get(key)._resize(nested._batch_size)
 
-    def auto_batch_size_(self, batch_dims: int | None = None) -> Any:
+    def auto_batch_size_(self, batch_dims: int | None = None, keep_compliant_size: bool = False) -> Any:
         """Set the batch size to the leading dimensions that all datasets share, `batch_dims` of them at most."""
         outline = self._outline()
         _auto(outline, batch_dims)
