@@ -1,8 +1,7 @@
-"""Tensorclasses that corral's and tensordict's suites have in common, and those that ranks send."""
+"""Tensorclasses that corral's and tensordict's suites have in common."""
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from typing import Any
 
@@ -15,7 +14,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import tensordict
 
-__all__ = ["Inner", "Numbers", "Outer", "TheirInner", "TheirOuter", "inner", "outer"]
+__all__ = ["Inner", "Outer", "TheirInner", "TheirOuter", "inner", "outer"]
 
 
 class Inner(corral.TensorClass):
@@ -58,18 +57,6 @@ class TheirOuter(tensordict.TensorClass):
     @property
     def double(self) -> Any:
         return self.x * 2
-
-
-class Numbers(corral.TensorClass):
-    """What ranks send: an array that is theirs, a name, and a default."""
-
-    numbers: np.ndarray
-    nested: Inner | None = None
-    name: str = "none"
-    steps: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(2))
-
-    def middle(self) -> float:
-        return float(self.numbers.mean())
 
 
 def _array(batch: tuple[int, ...], shape: tuple[int, ...], start: int, make: Any) -> Any:

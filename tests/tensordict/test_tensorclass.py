@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import corral
 from corral import LazyStackedTensorDict, TensorDict, is_tensorclass
 from tests.tensordict.comparing import aliases, assert_same, assert_same_values, outcome, tensordict
-from tests.tensordict.tensorclasses import Inner, Outer, TheirInner, TheirOuter, inner, outer
+from tests.tensordict.tensorclasses import Inner, Outer, TheirInner, TheirOuter, outer
 
 CLASSES = {Outer: TheirOuter, Inner: TheirInner}
 
@@ -157,9 +157,9 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "to_dict": lambda tc: tc.to_dict(),
     "to_dict without None": lambda tc: tc.to_dict(retain_none=False),
     "from_tensordict": lambda tc: type(tc).from_tensordict(tc.to_tensordict()),
-    "from_tensordict with more": lambda tc: type(tc)
-    .from_tensordict(tc.to_tensordict().select("x"), {"extra": "a"})
-    .extra,
+    "from_tensordict with more": lambda tc: (
+        type(tc).from_tensordict(tc.to_tensordict().select("x"), {"extra": "a"}).extra
+    ),
     "from_tensordict with both": lambda tc: type(tc).from_tensordict(tc.to_tensordict(), {"x": "a"}),
     "from_tensordict of other keys": lambda tc: type(tc).from_tensordict(tc.inner.to_tensordict()),
     "from_tensordict of no TensorDict": lambda tc: type(tc).from_tensordict({"x": tc.x}),
@@ -213,7 +213,9 @@ def test_same(function: Callable[[Any], Any], batch: tuple[int, ...], full: bool
     assert (error is None) == (their_error is None), f"corral: {error!r}; tensordict: {their_error!r}"
     if error is not None:
         kinds = (type(their_error), RuntimeError, AttributeError)  # that a name is no field is always the last
-        assert isinstance(error, kinds) or "unexpected keyword" in str(error), f"corral: {error!r}; tensordict: {their_error!r}"
+        assert isinstance(error, kinds) or "unexpected keyword" in str(error), (
+            f"corral: {error!r}; tensordict: {their_error!r}"
+        )
         return
     assert_same(result, their_result)
     assert_same(mine, theirs, "argument")

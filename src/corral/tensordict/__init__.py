@@ -9,7 +9,7 @@ from corral.tensordict.dense import TensorDict
 from corral.tensordict.lazy import LazyStackedTensorDict, dense_stack_tds, lazy_stack, maybe_dense_stack
 from corral.tensordict.nontensor import NonTensorData, NonTensorStack
 from corral.tensordict.padding import pad, pad_sequence
-from corral.tensordict.tensorclass import TensorClass, is_tensorclass, tensorclass
+from corral.tensordict.tensorclass_base import TensorClass, is_tensorclass, tensorclass
 from corral.tensordict.tensorclass_dataclasses import from_dataclass
 
 __all__ = [

@@ -26,13 +26,13 @@ _WRITTEN = ("__dataclass_fields__", "__dataclass_params__", "__match_args__", "_
 def define(cls: type[Any], options: Options, kw_only: bool) -> None:
     """Make a subclass of `TensorClass` a tensorclass: read its annotations and write its constructor."""
     options.check(cls.__name__)
-    parents = [base for base in cls.__mro__[1:] if base.__dict__.get("_front") is base and base._fields]  # type: ignore[attr-defined]
-    if options.frozen and any(not base._options.frozen for base in parents):  # type: ignore[attr-defined]
+    parents = [base for base in cls.__mro__[1:] if base.__dict__.get("_front") is base and base._fields]
+    if options.frozen and any(not base._options.frozen for base in parents):
         raise TypeError("cannot inherit frozen dataclass from a non-frozen one")
-    if not options.frozen and any(base._options.frozen for base in parents):  # type: ignore[attr-defined]
+    if not options.frozen and any(base._options.frozen for base in parents):
         raise TypeError("cannot inherit non-frozen dataclass from a frozen one")
     own = _own_fields(cls)
-    inherited = {name for base in parents for name in base._fields}  # type: ignore[attr-defined]
+    inherited = {name for base in parents for name in base._fields}
     for name in own:
         if not options.shadow and name not in _ALLOWED and name not in inherited and hasattr(TensorDict, name):
             raise AttributeError(
@@ -152,7 +152,7 @@ def recreate(cls: type[Any], base: type[Any], **options: Any) -> type[Any]:
     if "__dataclass_fields__" in body:  # what `dataclasses.dataclass` has written is written anew
         body = {key: value for key, value in body.items() if key not in _WRITTEN and not _is_generated(value)}
         for name in inspect.get_annotations(cls):
-            field = cls.__dataclass_fields__.get(name)  # type: ignore[attr-defined]
+            field = cls.__dataclass_fields__.get(name)
             if field is not None:
                 body[name] = copied_field(field)
     bases = tuple(each for each in cls.__bases__ if each is not object)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import types
 import typing
 from collections.abc import Sequence
 from typing import Any
 
-from corral.tensordict.tensorclass import TensorClass, is_tensorclass
+from corral.tensordict.tensorclass_base import TensorClass, is_tensorclass
 from corral.tensordict.tensorclass_building import copied_field
 
 __all__ = ["from_dataclass"]
@@ -87,6 +88,7 @@ def from_dataclass(
 def _class_of(cls: Any, options: dict[str, bool]) -> Any:
     if not dataclasses.is_dataclass(cls):
         raise TypeError(f"Expected a obj input, got a {cls} input instead.")
+    name = cls.__name__  # type: ignore[union-attr]
     try:
         hints = typing.get_type_hints(cls)
     except (NameError, TypeError):
@@ -97,4 +99,4 @@ def _class_of(cls: Any, options: dict[str, bool]) -> Any:
     }
     for field in dataclasses.fields(cls):
         body[field.name] = copied_field(field)
-    return type(TensorClass)(f"{cls.__name__}_tc", (TensorClass,), body, **options)
+    return types.new_class(f"{name}_tc", (TensorClass,), options, lambda names: names.update(body))

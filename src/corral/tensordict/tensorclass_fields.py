@@ -126,7 +126,8 @@ def check_arrays_only(cls: type[Any], names: frozenset[str]) -> None:
                 continue
             if not (isinstance(kind, type) and issubclass(kind, Base)):
                 raise TypeError(
-                    f"{cls.__name__}.{name}: tensor_only requires fields to be arrays, TensorDicts or None, not {part!r}"
+                    f"{cls.__name__}.{name}: tensor_only requires fields to be arrays, TensorDicts or None, not "
+                    f"{part!r}"
                 )
 
 
@@ -212,7 +213,7 @@ def _autocast(td: Any, key: str, kind: Any, value: Any) -> tuple[bool, Any]:
     library = _library_of_class(kind)
     if library is not None:
         try:
-            return True, value if isinstance(value, (kind, Base)) else convert(as_array(value), library)  # type: ignore[arg-type]
+            return True, value if isinstance(value, (kind, Base)) else convert(as_array(value), library)
         except (TypeError, ValueError) as error:
             raise TypeError(f"Failed to cast the value {key} to the type annotation {kind}: {error}") from error
     if kind is Any or not isinstance(kind, type):

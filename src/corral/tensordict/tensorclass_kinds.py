@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 import weakref
 from collections.abc import Iterable
 from typing import Any
@@ -62,11 +63,13 @@ def stored_as(front: Any, storage: type[Any]) -> Any:
             "_front": front,
             "_storage": storage,
         }
-        kind = made[storage] = type(front)(front.__name__, (front, storage), names, _abstract=True)
+        kind = made[storage] = types.new_class(
+            front.__name__, (front, storage), {"_abstract": True}, lambda body: body.update(names)
+        )
     return kind
 
 
-def state_into(td: Base, kind: type[Any]) -> Any:
+def state_into(td: Base, kind: Any) -> Any:
     """Return an instance of a class with the very state of another of the same container: no entry is copied."""
     new = kind.__new__(kind)
     for cls in type(td).__mro__:

@@ -9,7 +9,18 @@ from typing import Any
 
 from corral.wire.errors import CodecError
 
-__all__ = ["Rows", "adopted", "class_name", "in_class", "is_possible", "make_entry", "make_lazy", "of_rows", "parts", "plain"]
+__all__ = [
+    "Rows",
+    "adopted",
+    "class_name",
+    "in_class",
+    "is_possible",
+    "make_entry",
+    "make_lazy",
+    "of_rows",
+    "parts",
+    "plain",
+]
 
 _LETTERS = {"NonTensorData": "N", "NonTensorStack": "S"}
 _NUMBERS = (bool, int, float, complex)

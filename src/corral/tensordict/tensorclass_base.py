@@ -20,9 +20,7 @@ __all__ = ["TensorClass", "is_tensorclass", "tensorclass"]
 
 T = TypeVar("T")
 _MISSING: Any = object()
-_SET_SOURCE, _SET_SIZE, _SET_NAMES = (
-    Named.__dict__[name].__set__ for name in ("_source", "_batch_size", "_names")
-)
+_SET_SOURCE, _SET_SIZE, _SET_NAMES = (Named.__dict__[name].__set__ for name in ("_source", "_batch_size", "_names"))
 _SET_DEVICE, _SET_LOCKED = (Base.__dict__[name].__set__ for name in ("_device", "_locked"))
 
 
@@ -151,7 +149,7 @@ class TensorClass(_Declared, _abstract=True):
     @classmethod
     def fields(cls) -> tuple[dataclasses.Field[Any], ...]:
         """Return the declarations of the fields, as `dataclasses.fields` does."""
-        return dataclasses.fields(cls)  # type: ignore[arg-type]
+        return dataclasses.fields(cls)
 
     # Fields
 
@@ -172,7 +170,8 @@ class TensorClass(_Declared, _abstract=True):
     @classmethod
     def _no_field(cls, name: Any) -> AttributeError:
         return AttributeError(
-            f"Cannot set the attribute {name!r}: {cls.__name__} has no such field. Its fields are {sorted(cls._fields)}."
+            f"Cannot set the attribute {name!r}: {cls.__name__} has no such field. "
+            f"Its fields are {sorted(cls._fields)}."
         )
 
     def _check(self, key: str, value: Any) -> Any:
@@ -230,8 +229,9 @@ class TensorClass(_Declared, _abstract=True):
         return super().set(key, cast(self, key, item), inplace=inplace)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        rows = isinstance(value, (Base, bool, int, float, complex)) or library_of(value) != "other"
-        if not rows and not hasattr(value, "batch_size") and not isinstance(index, str) and not (isinstance(index, tuple) and _is_key(index)):
+        known = isinstance(value, (Base, bool, int, float, complex)) or library_of(value) != "other"
+        is_key = isinstance(index, str) or (isinstance(index, tuple) and _is_key(index))
+        if not known and not is_key and not hasattr(value, "batch_size"):
             raise ValueError(
                 f"rows of a {type(self).__name__} are set to tensorclasses, TensorDicts, arrays and numbers, not to a "
                 f"{type(value).__name__}"
@@ -285,9 +285,7 @@ class TensorClass(_Declared, _abstract=True):
 
     # Keys
 
-    def select(
-        self, *keys: NestedKey, inplace: bool = False, strict: bool = True, as_tensordict: bool = False
-    ) -> Any:
+    def select(self, *keys: NestedKey, inplace: bool = False, strict: bool = True, as_tensordict: bool = False) -> Any:
         """Return an instance with only these fields; the others are ``None``. With `as_tensordict`, a TensorDict."""
         if as_tensordict:
             return self._unclassed().select(*keys, strict=strict)
