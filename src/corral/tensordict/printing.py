@@ -24,6 +24,12 @@ class Printing(Base):
         head, library = head_text(self)
         return f"{type(self).__name__}({head}, fields={fields_text(self, len(self._batch_size), library, 1)})"
 
+    def _repr_html_(self) -> str:
+        """Return the table that notebooks show."""
+        from corral.tensordict.notebooks import html_table
+
+        return html_table(self)
+
 
 def head_text(td: Base) -> tuple[str, str | None]:
     """Return what is shown before the fields, and the library of all leaves if it is one."""
