@@ -41,9 +41,10 @@ def html_table(td: Base) -> str:
     lines: list[str] = []
     rows = _rows(td, 0)
     if hasattr(td, "_outline"):  # it is in a file: what its entries are like is known without reading them
-        if not td._source.group:
+        stored: Any = td._source
+        if not stored.group:
             return f"<div><b>{html.escape(type(td).__name__)}</b> closed</div>"
-        rows = ((*cells[:5], cells[5] and td._source.library) for cells in _rows(td._outline(), 0))
+        rows = ((*cells[:5], cells[5] and stored.library) for cells in _rows(td._outline(), 0))
     for cells in rows:
         if len(lines) == _MOST_ROWS:
             more = 1 + sum(1 for _ in rows)

@@ -125,7 +125,7 @@ class TensorClass(_Declared, _abstract=True):
     _fields: ClassVar[frozenset[str]] = frozenset()
     _order: ClassVar[tuple[str, ...]] = ()
     _hidden: ClassVar[frozenset[str]] = frozenset()
-    _hints: ClassVar[Hints] = Hints({}, {}, {})
+    _hints: ClassVar[Hints] = Hints({}, {}, {}, frozenset())
 
     @classmethod
     def _make(cls, source: dict[str, Any], batch_size: Size, device: str | None = None, names: Names = None) -> Any:

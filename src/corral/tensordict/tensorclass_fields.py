@@ -48,6 +48,8 @@ class Hints(NamedTuple):
     """Fields that are tensorclasses, or may be one or ``None``."""
     scalars: dict[str, tuple[type, ...]]
     """Fields that are numbers, with the types that fit them."""
+    dicts: frozenset[str]
+    """Fields that are TensorDicts, or may be one."""
 
 
 class Field:
@@ -102,18 +104,20 @@ def _library_of_class(kind: Any) -> str | None:
 def hints_of(cls: type[Any], names: frozenset[str]) -> Hints:
     """Read a class's annotations of some fields."""
     found = _resolved(cls)
-    kinds, nested, scalars = {}, {}, {}
+    kinds, nested, scalars, dicts = {}, {}, {}, []
     for name in names:
         hint = found.get(name, Any)
         kind = _array_type(hint)
         kinds[name] = kind if isinstance(kind, type) else Any
         parts = [part for part in _alternatives(hint) if part is not types.NoneType]
-        single = typing.get_origin(parts[0]) or parts[0] if len(parts) == 1 else None
+        single = _plain_class(parts[0]) if len(parts) == 1 else None
         if getattr(single, "_front", None) is not None:
             nested[name] = single
         if parts and all(part in _SCALARS for part in parts):
             scalars[name] = tuple({fitting for part in parts for fitting in _SCALARS[part]})
-    return Hints(kinds, nested, scalars)
+        if any(isinstance(part, type) and issubclass(part, Base) for part in map(_plain_class, parts)):
+            dicts.append(name)
+    return Hints(kinds, nested, scalars, frozenset(dicts))
 
 
 def check_arrays_only(cls: type[Any], names: frozenset[str]) -> None:
@@ -121,7 +125,7 @@ def check_arrays_only(cls: type[Any], names: frozenset[str]) -> None:
     found = _resolved(cls)
     for name in sorted(names):
         for part in _alternatives(found.get(name, Any)):
-            kind = _array_type(typing.get_origin(part) or part)
+            kind = _array_type(_plain_class(part))
             if part is types.NoneType or is_array_class(kind):
                 continue
             if not (isinstance(kind, type) and issubclass(kind, Base)):
@@ -159,6 +163,10 @@ def _alternatives(hint: Any) -> list[Any]:
     return [hint]
 
 
+def _plain_class(hint: Any) -> Any:
+    return typing.get_origin(hint) or hint
+
+
 def _array_type(hint: Any) -> Any:
     """Return the array class of an annotation such as those of jaxtyping or `numpy.typing.NDArray`."""
     if isinstance(hint, type) and isinstance(getattr(hint, "dim_str", None), str):
@@ -177,7 +185,7 @@ def cast(td: Any, key: str, value: Any) -> Any:
     if isinstance(value, Base) or (library_of(value) != "other" and not isinstance(value, np.flexible)):
         return value
     if options.tensor_only:
-        if isinstance(value, Mapping) and isinstance(kind, type) and issubclass(kind, Base):
+        if isinstance(value, Mapping) and key in td._hints.dicts:
             return value
         try:
             return as_array(value)
@@ -190,7 +198,7 @@ def cast(td: Any, key: str, value: Any) -> Any:
         if options.nocast or (td._batch_size and scalar is not None and isinstance(value, scalar)):
             return _object(td, value)
         return value
-    if isinstance(value, list) or (hasattr(value, "batch_size") and hasattr(value, "items")):
+    if (isinstance(value, list) and not options.autocast) or (hasattr(value, "batch_size") and hasattr(value, "items")):
         return value  # it is for all TensorDicts to say what these become
     return _object(td, value)
 
