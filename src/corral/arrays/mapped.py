@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import math
+import mmap
 import os
 import sys
 from collections.abc import Sequence
@@ -20,6 +22,7 @@ __all__ = [
     "create_file",
     "dtype_of",
     "file_of",
+    "flush",
     "in_file",
     "item_size",
     "map_file",
@@ -29,6 +32,8 @@ __all__ = [
     "same_place",
     "steps_of",
 ]
+
+_MS_SYNC = 4
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
@@ -196,6 +201,34 @@ def place_in_file(x: Any) -> tuple[str, int, bool] | None:
         return None
     first = x.__array_interface__["data"][0] - root.__array_interface__["data"][0]
     return str(root.filename), root.offset + first, root.mode == "r+"
+
+
+def flush(x: Any) -> None:
+    """Write an array that lies in a mapped file to its disk; do nothing for any other.
+
+    Other processes that have mapped the file see what was written in any case.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile() as file:
+    ...     x = np.memmap(file.name, "u1", "w+", shape=(3,))
+    ...     x[:] = 7
+    ...     flush(x)
+    ...     file.read()
+    b'\x07\x07\x07'
+    """
+    place = place_in_file(x)
+    if place is None or not place[2]:
+        return
+    count = sum((n - 1) * abs(step) for n, step in zip(x.shape, steps_of(x), strict=True)) + x.itemsize
+    below = sum((n - 1) * step for n, step in zip(x.shape, steps_of(x), strict=True) if step < 0)
+    first = (x.data_ptr() if library_of(x) == "torch" else x.__array_interface__["data"][0]) + below
+    start = first - first % mmap.PAGESIZE
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.msync(ctypes.c_void_p(start), ctypes.c_size_t(first + count - start), _MS_SYNC):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), place[0])
 
 
 def steps_of(x: Any) -> tuple[int, ...]:

@@ -105,6 +105,8 @@ class Base(Named):
     _fits_any: ClassVar[bool] = False
     # Whether the class stacks and joins its instances by methods of its own, `_stack_all` and `_cat_all`.
     _joins: ClassVar[bool] = False
+    # Whether entries are read from a file, into new arrays, so that writing into those would reach nobody.
+    _in_file: ClassVar[bool] = False
 
     @classmethod
     def _make(cls, source: dict[str, Any], batch_size: Size, device: str | None = None, names: Names = None) -> Self:
@@ -162,6 +164,10 @@ class Base(Named):
     def _restacked(self, members: Sequence[Any]) -> Any:
         """Return other members stacked as those of this lazy stack are."""
         raise NotImplementedError
+
+    def _like(self, key: str) -> Any:
+        """Return an array that tells shape, dtype and library of a leaf; what is in a file is not read for it."""
+        return self._source[key]
 
     def _peek(self, key: str) -> Any:
         return self._source[key]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
@@ -68,6 +68,9 @@ class ObjectEntry(TensorDictBase):
 
     def _leaves(self) -> Sequence[Any]:
         return ()
+
+    def _slots(self, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Base, str, bool]]:
+        yield path, self, "", True
 
     def is_empty(self) -> bool:
         """Whether there is nothing: never."""

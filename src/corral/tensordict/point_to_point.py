@@ -16,13 +16,23 @@ class PointToPoint(Base):
 
     __slots__ = ()
 
-    def _slots(self, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Base, str]]:
-        """Yield each leaf's path, the TensorDict that holds it, and its key there."""
+    def _slots(self, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Base, str, bool]]:
+        """Yield each leaf's path, the TensorDict that holds it, its key there, and whether it is objects, no array.
+
+        Members of a lazy stack are on the path by their number.
+        """
+        members = self._members()
+        if members is not None:
+            for number, member in enumerate(members):
+                yield from member._slots((*path, number))
+            return
         for key, value in self._source.items():
-            if isinstance(value, PointToPoint):
-                yield from value._slots((*path, key))
+            if not isinstance(value, PointToPoint):
+                yield (*path, key), self, key, False
+            elif value._holds_objects:
+                yield (*path, key), self, key, True
             else:
-                yield (*path, key), self, key
+                yield from value._slots((*path, key))
 
     def send(
         self,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
-from typing import Any, Self
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -59,11 +59,28 @@ class Stored(TensorDict):
             if isinstance(node, Stored):
                 source[key] = node._outline()
             elif hdf5.is_array(node):
-                shape = node.shape
-                if entries.rows is not None:
-                    shape = (*entries.size, *shape[len(entries.whole) :])
-                source[key] = np.broadcast_to(np.empty((), node.dtype), shape)
+                source[key] = self._outline_of(node)
         return TensorDict._make(source, self._batch_size, self._device)
+
+    _in_file: ClassVar[bool] = True
+
+    def _like(self, key: str) -> Any:
+        return self._outline_of(self._source.get(key))
+
+    def _outline_of(self, node: Any) -> Any:
+        entries = self._source
+        shape = node.shape
+        if entries.rows is not None:
+            shape = (*entries.size, *shape[len(entries.whole) :])
+        return np.broadcast_to(np.empty((), node.dtype), shape)
+
+    def _slots(self, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Base, str, bool]]:
+        for key in self._source:
+            node = self._source.get(key)
+            if isinstance(node, Stored):
+                yield from node._slots((*path, key))
+            else:
+                yield (*path, key), self, key, not hdf5.is_array(node)
 
     def keys(
         self,

@@ -12,14 +12,15 @@ import numpy as np
 
 from corral.arrays.buffers import readable, register_torch, sharing, writable
 from corral.arrays.libraries import convert, library_of
+from corral.arrays.mapped import flush
 from corral.arrays.updating import updatable
 from corral.distributed.arguments import Finish, together
 from corral.functional.parcels import dtype_of
 from corral.tensordict.base import Base
 from corral.wire.errors import PickleError
-from corral.wire.layout import Layout, Path, key_text
+from corral.wire.layout import Array, Layout, Path, key_text
 
-__all__ = ["Leaves", "Slot", "fill", "leaves_of", "slots_of"]
+__all__ = ["Leaves", "Slot", "fill", "flush_files", "leaves_of", "slots_of"]
 
 _LARGEST_REMEMBERED = 8192  # bytes of a layout
 
@@ -30,11 +31,18 @@ class Slot(NamedTuple):
     path: Path
     holder: Base
     key: str
+    objects: bool
+    """Whether it is no array but objects."""
 
     @property
     def leaf(self) -> Any:
-        """The array that is there."""
-        return self.holder._source[self.key]
+        """The array that is there, read if it is in a file; or the entry of objects."""
+        return self.holder._source[self.key] if self.path and self.key else self.holder
+
+    @property
+    def like(self) -> Any:
+        """An array that has the shape and dtype of the leaf; nothing is read for it."""
+        return self.holder._like(self.key)
 
     @property
     def name(self) -> str:
@@ -46,6 +54,8 @@ class Leaves(NamedTuple):
     """All leaves of a TensorDict."""
 
     slots: list[Slot]
+    """Of the arrays."""
+    objects: list[Slot]
     layout: bytes
     """Their keys, dtypes, shapes and libraries."""
     fingerprint: bytes
@@ -53,26 +63,40 @@ class Leaves(NamedTuple):
 
     @property
     def arrays(self) -> list[Any]:
-        """The arrays themselves."""
-        return [slot.leaf for slot in self.slots]
+        """The arrays themselves, but for those in files."""
+        return [slot.leaf for slot in self.slots if not slot.holder._in_file]
 
     def buffers(self) -> list[Any]:
         """Return buffers of their values."""
         return [readable(slot.leaf, slot.name) for slot in self.slots]
 
 
-def slots_of(td: Any) -> list[Slot]:
-    """Return the places of a TensorDict's leaves, in the order of their keys."""
+def slots_of(td: Any) -> tuple[list[Slot], list[Slot]]:
+    """Return the places of a TensorDict's arrays, and those of its objects, in the order of their keys."""
     slots = [Slot(*each) for each in td._slots()]
     slots.sort(key=lambda slot: slot.path)
-    return slots
+    if not any(slot.objects for slot in slots):
+        return slots, []
+    return [slot for slot in slots if not slot.objects], [slot for slot in slots if slot.objects]
 
 
-def leaves_of(td: Any) -> Leaves:
-    """Find and describe the leaves of a TensorDict; raise if one cannot be sent."""
+def leaves_of(td: Any, with_objects: bool = True) -> Leaves:
+    """Find and describe the leaves of a TensorDict; raise if one cannot be sent.
+
+    Parameters
+    ----------
+    td
+        The TensorDict.
+    with_objects
+        Whether entries that are no arrays take part.
+    """
     register_torch()
-    slots = slots_of(td)
-    flat = {slot.path if len(slot.path) > 1 else slot.path[0]: slot.leaf for slot in slots}
+    slots, objects = slots_of(td)
+    if not with_objects:
+        objects = []
+    flat = {slot.path if len(slot.path) > 1 else slot.path[0]: slot.like for slot in slots}
+    for slot in objects:  # what tells them apart is in the place of their values
+        flat[slot.path if len(slot.path) != 1 else slot.path[0]] = str(list(getattr(slot.leaf, "shape", ())))
     try:
         layout = Layout.of(flat, False)[0].to_bytes()
     except PickleError:
@@ -80,12 +104,15 @@ def leaves_of(td: Any) -> Leaves:
             readable(slot.leaf, slot.name)
         raise
     known = _fingerprint if len(layout) <= _LARGEST_REMEMBERED else _fingerprint.__wrapped__
-    return Leaves(slots, layout, known(layout))
+    return Leaves(slots, objects, layout, known(layout))
 
 
 @functools.lru_cache(maxsize=256)
 def _fingerprint(layout: bytes) -> bytes:
-    entries = [(path, dtype_of(node), node.shape) for path, node in Layout.from_bytes(layout).arrays()]
+    entries = [
+        (path, dtype_of(node), node.shape) if isinstance(node, Array) else (path, node.data)
+        for path, node in Layout.from_bytes(layout).entries()
+    ]
     return hashlib.blake2b(msgspec.msgpack.encode(entries), digest_size=16).digest()
 
 
@@ -95,7 +122,8 @@ def fill(slots: Sequence[Slot], update: bool = False) -> tuple[list[Any], Finish
     Parameters
     ----------
     slots
-        Where the leaves are. A leaf of JAX never changes: a new one is put into its place.
+        Where the leaves are. A leaf of JAX never changes: a new one is put into its place. One in an HDF5 file is
+        written there, one in a mapped file is flushed.
     update
         Whether the buffers must hold the leaves' values.
 
@@ -104,22 +132,46 @@ def fill(slots: Sequence[Slot], update: bool = False) -> tuple[list[Any], Finish
     ValueError
         If a leaf is read-only, or two of them share memory.
     """
-    fixed = [slot for slot in slots if library_of(slot.leaf) != "jax"]
+    fixed = [slot for slot in slots if not slot.holder._in_file and library_of(slot.leaf) != "jax"]
     if len(fixed) > 1:
         found = sharing([slot.leaf for slot in fixed])
         if found is not None:
             first, second = (fixed[i].name for i in found)
             raise ValueError(f"{first} and {second} share memory, so that one would overwrite the other")
-    make = updatable if update else writable
-    pairs = [_replace(slot) if library_of(slot.leaf) == "jax" else make(slot.leaf, slot.name) for slot in slots]
-    return [buffer for buffer, _ in pairs], together([finish for _, finish in pairs])
+    pairs = [_place(slot, update) for slot in slots]
+    finishes = [finish for _, finish in pairs]
+    finishes += [functools.partial(flush, slot.leaf) for slot in fixed if _is_mapped(slot.holder)]
+    return [buffer for buffer, _ in pairs], together(finishes)
 
 
-def _replace(slot: Slot) -> tuple[Any, Callable[[], None]]:
-    """Return a buffer whose values will be a new leaf."""
-    staging = np.array(slot.leaf)
+def _place(slot: Slot, update: bool) -> tuple[Any, Callable[[], None] | None]:
+    """Return a buffer for one leaf, and what to call once it is filled."""
+    holder, key = slot.holder, slot.key
+    if holder._in_file:
+        staging = np.array(slot.leaf) if update else np.empty(slot.like.shape, slot.like.dtype)
+        buffer, _ = writable(staging, slot.name)
+        return buffer, functools.partial(_write, holder, key, staging)
+    leaf = slot.leaf
+    if library_of(leaf) != "jax":
+        return (updatable if update else writable)(leaf, slot.name)
+    staging = np.array(leaf)
 
     def finish() -> None:
-        slot.holder._source[slot.key] = convert(staging, "jax")
+        holder._source[key] = convert(staging, "jax")
 
     return writable(staging, slot.name)[0], finish
+
+
+def _write(holder: Any, key: str, staging: Any) -> None:
+    holder.set_(key, staging)
+
+
+def _is_mapped(td: Any) -> bool:
+    return bool(getattr(td, "_saved", (None, False))[1])
+
+
+def flush_files(td: Any) -> None:
+    """Write what has been received into mapped files to their disk."""
+    if _is_mapped(td):
+        for leaf in td._leaves():
+            flush(leaf)

@@ -1,6 +1,7 @@
 """TensorDicts from one rank to another, into the very leaves that are there.
 
-A TensorDict is two messages: a record of what it is like, and all leaves as one. The second begins with nothing, of a
+A TensorDict is two messages: a record of what it is like, and all leaves as one; and one of the objects that are no
+arrays, if it has any. The second begins with nothing, of a
 type that no array has: a seal, by which the engine itself refuses what does not fit before any of it is written.
 """
 
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from corral.arrays.buffers import wrap
-from corral.backends.base import Operation
+from corral.backends.base import Operation, Request
 from corral.distributed import groups
 from corral.distributed.errors import MismatchError
 from corral.distributed.groups import Group, ProcessGroup
@@ -19,8 +20,9 @@ from corral.distributed.work import Work
 from corral.functional.point_to_point import check_tag, peer_of, turn
 from corral.tensordict.moving import records
 from corral.tensordict.moving.leaves import Leaves, fill, leaves_of
+from corral.tensordict.moving.objects import TAG, decode, encode, put, take
 from corral.tensordict.moving.requests import Recorded
-from corral.wire.errors import CodecError
+from corral.wire.errors import CodecError, PickleError
 
 __all__ = ["irecv", "isend", "recv", "send"]
 
@@ -34,9 +36,11 @@ def send(td: Any, dst: int | None, group: Group, group_dst: int | None, tag: int
     if pg is None:
         return
     peer = peer_of(pg, dst, group_dst, tag, "dst", "destination", name)
-    record, buffers, sent = _outgoing(td, pg)
+    record, buffers, sent, objects = _outgoing(td, pg)
     with turn(pg, "send", peer, tag):
         pg.backend.send([record], peer, tag)
+        if objects is not None:
+            pg.backend.send([objects], peer, tag + TAG)
         pg.backend.send(buffers, peer, tag)
     if isinstance(sent, Exception):
         raise sent
@@ -50,15 +54,16 @@ def isend(td: Any, dst: int | None, group: Group, group_dst: int | None, tag: in
         return None, 0
     peer = groups.resolve_rank(pg, dst, group_dst, "dst", name)
     check_tag(tag, name)
-    record, buffers, sent = _outgoing(td, pg)
+    record, buffers, sent, objects = _outgoing(td, pg)
+    operations = [Operation("send", [record], peer, tag), Operation("send", buffers, peer, tag)]
+    if objects is not None:
+        operations.insert(1, Operation("send", [objects], peer, tag + TAG))
     with turn(pg, "send", peer, tag):
-        first, second = pg.backend.batch(
-            [Operation("send", [record], peer, tag), Operation("send", buffers, peer, tag)]
-        )
+        first, *others = pg.backend.batch(operations)
     if isinstance(sent, Exception):
         raise sent
-    request = Recorded(first, second, _nothing)
-    return Work(request, sent.arrays, timeout=pg.backend.timeout), len(sent.slots)
+    request: Request = others[-1] if objects is None else Recorded(others[0], others[1], _nothing)
+    return Work(Recorded(first, request, _nothing), sent.arrays, timeout=pg.backend.timeout), len(sent.slots)
 
 
 def recv(td: Any, src: int | None, group: Group, group_src: int | None, tag: int) -> int:
@@ -77,14 +82,15 @@ def recv(td: Any, src: int | None, group: Group, group_src: int | None, tag: int
         except MismatchError:
             raise _no_tensordict(name, pg, peer, tag, "its dtype or size differs from theirs") from None
         try:
-            _check(name, pg, peer, tag, record, leaves)
-        except MismatchError as error:
+            entries = _check(name, pg, peer, tag, record, leaves)
+        except (MismatchError, PickleError) as error:
             if not isinstance(error.__cause__, CodecError):
                 pg.backend.recv_bytes(peer, tag)  # nobody can use it
             raise
         pg.backend.recv([_seal(leaves.fingerprint), *buffers], peer, tag)
     if finish is not None:
         finish()
+    put(leaves.objects, entries)
     return len(leaves.slots)
 
 
@@ -105,21 +111,35 @@ def irecv(td: Any, src: int | None, group: Group, group_src: int | None, tag: in
     ]
     with turn(pg, "recv", peer, tag):
         first, second = pg.backend.batch(operations)
-    request = Recorded(first, second, lambda: _check(name, pg, peer, tag, record, leaves))
-    return Work(request, leaves.arrays, finish, pg.backend.timeout), len(leaves.slots)
+    entries: list[Any] = []
+
+    def complete() -> None:
+        if finish is not None:
+            finish()
+        put(leaves.objects, entries)
+
+    request = Recorded(first, second, lambda: entries.extend(_check(name, pg, peer, tag, record, leaves)))
+    last = complete if leaves.objects else finish
+    return Work(request, leaves.arrays, last, pg.backend.timeout), len(leaves.slots)
 
 
-def _outgoing(td: Any, pg: ProcessGroup) -> tuple[np.ndarray[Any, Any], list[Any], Leaves | Exception]:
-    """Return the two messages to send, and the leaves; where that fails, messages that say so, and the error."""
+def _outgoing(
+    td: Any, pg: ProcessGroup
+) -> tuple[np.ndarray[Any, Any], list[Any], Leaves | Exception, np.ndarray[Any, Any] | None]:
+    """Return the two messages to send, the leaves, and the message of objects, if there are any.
+
+    Where that fails, messages that say so, and the error in the place of the leaves.
+    """
     record = np.zeros(records.SIZE, np.uint8)
     try:
         leaves = leaves_of(td)
         buffers = [_seal(leaves.fingerprint), *leaves.buffers()]
-        records.write(records.record_of(leaves), record)
-        return record, buffers, leaves
+        number, message = encode(leaves.objects, pg.allow_pickle)
+        records.write(records.record_of(leaves, objects=number), record)
+        return record, buffers, leaves, np.frombuffer(message, np.uint8) if number else None
     except Exception as error:
         records.write(records.refused(error, pg.ranks[pg._rank]), record)
-        return record, [_seal(b"")], error
+        return record, [_seal(b"")], error, None
 
 
 def _seal(fingerprint: bytes) -> Any:
@@ -127,8 +147,10 @@ def _seal(fingerprint: bytes) -> Any:
     return wrap(_NOTHING, f"structure {fingerprint.hex()}")
 
 
-def _check(operation: str, pg: ProcessGroup, peer: int, tag: int, record: np.ndarray[Any, Any], leaves: Leaves) -> None:
-    """Raise `MismatchError` unless what a rank sends fits the leaves that are to receive it."""
+def _check(
+    operation: str, pg: ProcessGroup, peer: int, tag: int, record: np.ndarray[Any, Any], leaves: Leaves
+) -> list[Any]:
+    """Return the objects that a rank sends; raise `MismatchError` unless all fits the leaves that are to receive it."""
     sender = pg.ranks[peer]
     try:
         sent = records.read(record)
@@ -136,10 +158,12 @@ def _check(operation: str, pg: ProcessGroup, peer: int, tag: int, record: np.nda
         raise _no_tensordict(operation, pg, peer, tag, str(error)) from error
     if sent.refusal:
         raise MismatchError(f"{operation}: rank {sender} could not send its TensorDict: {sent.refusal}")
+    message = take(pg, peer, tag, sent.objects) if sent.objects else b""
     try:
         records.check_same(sent, records.record_of(leaves), (sender, pg.ranks[pg._rank]))
-    except MismatchError as error:
-        raise MismatchError(
+        return decode(message, leaves.objects, pg.allow_pickle) if sent.objects else []
+    except (MismatchError, PickleError) as error:
+        raise type(error)(
             f"{operation}: {error}. The TensorDict from rank {sender} (tag {tag}) is consumed, and nothing was written."
         ) from None
 

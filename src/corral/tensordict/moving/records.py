@@ -46,13 +46,15 @@ class Record(msgspec.Struct, array_like=True):
     layout: bytes
     root: int
     reduction: str
+    objects: int = 0
+    """Number of the message with the entries that are no arrays; 0 if there is none."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Record).decode
 
 
-def record_of(leaves: Leaves, root: int = -1, reduction: str = "") -> Record:
+def record_of(leaves: Leaves, root: int = -1, reduction: str = "", objects: int = 0) -> Record:
     """Describe what a rank contributes or expects."""
     form, layout = _NOT_PACKED, leaves.layout
     room = SIZE - 256
@@ -60,7 +62,7 @@ def record_of(leaves: Leaves, root: int = -1, reduction: str = "") -> Record:
         form, layout = (_PACKED, zlib.compress(layout, 1)) if len(layout) <= _MOST_LAYOUT else (_TOO_LONG, b"")
         if len(layout) > room:
             form, layout = _TOO_LONG, b""
-    return Record("", leaves.fingerprint, form, layout, root, reduction)
+    return Record("", leaves.fingerprint, form, layout, root, reduction, objects)
 
 
 def refused(error: Exception, rank: int) -> Record:

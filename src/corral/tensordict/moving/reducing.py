@@ -103,7 +103,7 @@ def _combine(
 
 
 def _prepare(td: Any, how: ReduceOp, name: str, receives: bool) -> tuple[Leaves, list[Any], Finish | None]:
-    leaves = leaves_of(td)
+    leaves = leaves_of(td, with_objects=False)
     for slot in leaves.slots:
         check_reducible(slot.leaf, how, name, slot.name)
     if receives:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from corral.backends.base import Request
 from corral.distributed.errors import MismatchError
+from corral.wire.errors import PickleError
 
 __all__ = ["Recorded"]
 
@@ -18,7 +19,7 @@ class Recorded:
     records, arrays
         The two parts. Records come first.
     check
-        Raises `MismatchError` if the records that have come do not fit.
+        Raises `MismatchError` or `PickleError` if the records that have come do not fit.
     """
 
     __slots__ = ("_arrays", "_check", "_error", "_records")
@@ -27,7 +28,7 @@ class Recorded:
         self._records = records
         self._arrays = arrays
         self._check: Callable[[], None] | None = check
-        self._error: MismatchError | None = None
+        self._error: MismatchError | PickleError | None = None
 
     def wait(self, timeout: float | None = None) -> None:
         self._records.wait(timeout)
@@ -50,7 +51,7 @@ class Recorded:
         if self._records.is_completed() and self._arrays.is_completed():
             try:
                 self._raise_if_misfit()
-            except MismatchError as error:
+            except (MismatchError, PickleError) as error:
                 return error
         return self._arrays.exception()
 
@@ -62,7 +63,7 @@ class Recorded:
         if self._check is not None:
             try:
                 self._check()
-            except MismatchError as error:
+            except (MismatchError, PickleError) as error:
                 self._error = error
             self._check = None
         if self._error is not None:
