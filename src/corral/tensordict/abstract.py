@@ -142,7 +142,7 @@ class TensorDictBase(
         device: Any = _SAME,
         names: Any = _SAME,
         inplace: bool = False,
-        default: Any = inspect.Parameter.empty,
+        default: Any = _SAME,
         filter_empty: bool | None = None,
         propagate_lock: bool = False,
         call_on_nested: bool = False,
@@ -202,7 +202,7 @@ class TensorDictBase(
         device: Any = _SAME,
         names: Any = _SAME,
         inplace: bool = False,
-        default: Any = inspect.Parameter.empty,
+        default: Any = _SAME,
         filter_empty: bool | None = None,
         propagate_lock: bool = False,
         call_on_nested: bool = False,
@@ -232,6 +232,8 @@ class TensorDictBase(
         nested_keys: bool,
     ) -> Self | None:
         size = None if batch_size is None else as_size(batch_size)
+        if default is _SAME:
+            default = inspect.Parameter.empty
         if out is not None:
             out._refuse_if_locked()
             inplace = False

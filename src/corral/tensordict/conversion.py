@@ -115,6 +115,10 @@ class Conversion(Base):
         """Return a TensorDict with torch tensors as leaves, which share memory where that is possible."""
         return self.convert("torch")
 
+    def jax(self) -> Self:
+        """Return a TensorDict with JAX arrays as leaves, which share memory where that is possible."""
+        return self.convert("jax")
+
     def to(self, *args: Any, **kwargs: Any) -> Self:
         """Return a TensorDict with leaves on another device, of another dtype, or of another library.
 
