@@ -254,7 +254,7 @@ def test_super_and_class_of_a_decorated_class() -> None:
             return super().numel() + 100  # type: ignore[misc]
 
         def own_class(self) -> Any:
-            return __class__  # type: ignore[name-defined]  # noqa: F821
+            return __class__  # type: ignore[name-defined]
 
     point = Point(x=np.zeros(3))
     assert point.numel() == 101

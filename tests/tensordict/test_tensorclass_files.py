@@ -145,3 +145,13 @@ def test_of_the_other_library() -> None:
     assert mine.x.data_ptr() == theirs.x.data_ptr()
     assert type(TensorDict(theirs.to_tensordict())["inner"]) is TensorDict
     assert torch.equal(TensorDict({"a": theirs}, batch_size=[2])["a", "x"], theirs.x)
+
+
+def test_a_tensordict_of_the_other_library_keeps_its_batch_sizes() -> None:
+    nested = tensordict.TensorDict(c=torch.zeros(3, 2, 1), batch_size=[3, 2])
+    theirs = tensordict.TensorDict(a=torch.zeros(3), b=nested, batch_size=[3])
+    mine = TensorDict(theirs)
+    assert mine.batch_size == (3,)
+    assert mine["b"].batch_size == (3, 2)
+    assert_same(mine, theirs)
+    assert TensorDict(d=theirs, batch_size=[3])["d", "b"].batch_size == (3, 2)

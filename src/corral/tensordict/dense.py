@@ -68,7 +68,7 @@ class TensorDict(TensorDictBase):
         if not isinstance(source, (Mapping, Base)) and not hasattr(source, "items"):
             raise ValueError(f"A TensorDict source is expected to be a TensorDict or a dict, got {type(source)}.")
         if batch_size is None:
-            batch_size = getattr(source, "batch_size", None) if not isinstance(source, Mapping) else None
+            batch_size = None if type(source) is dict else getattr(source, "batch_size", None)
         self._source = {}
         self._batch_size = as_size(batch_size)
         self._device = device_name(device)
