@@ -1,0 +1,1 @@
+"""A backend over any engine that can move messages between ranks."""
