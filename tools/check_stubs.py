@@ -16,7 +16,7 @@ PATH = Path(__file__).parent.parent / "src" / "corral" / "_core.pyi"
 # Python shows __buffer__ from 3.12 on, type checkers want it always, and the stub is to be the same on all versions.
 PATTERNS = [
     pattern
-    for name in ("Received", "SharedMemory")
+    for name in ("Piece", "Received", "SharedMemory")
     for pattern in (
         ReplacePattern(re.compile(rf"{name}\.__buffer__$"), [], 0),
         ReplacePattern(

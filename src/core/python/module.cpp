@@ -10,6 +10,7 @@
 
 #include "../arrays.h"
 #include "group.h"
+#include "memory.h"
 #include "received.h"
 #include "tree.h"
 
@@ -332,4 +333,5 @@ NB_MODULE(_core, m) {
           "Teach the core to read tensors of exactly these types; `written` is called with those that it wrote.");
     m.def("register_container", &register_container, "type"_a, "entries"_a, "batch_size"_a,
           "Teach the core to walk containers of exactly this type, by the names of two attributes.");
+    register_memory(m);
 }

@@ -46,6 +46,7 @@ NAMES = (
     "TensorDict.scatter",
     "TensorDict.reduce",
     "TensorDict.all_reduce",
+    "init_process_group",
 )
 
 LABELS = {name: number for number, name in enumerate(NAMES)}

@@ -1,0 +1,203 @@
+"""A backend of its own: corral over TCP connections within one host."""
+
+from __future__ import annotations
+
+import secrets
+import selectors
+import socket
+import struct
+import time
+from collections import deque
+
+from corral import backends
+from corral.backends.messages import Arrival, MessageBackend, Transport
+
+SIZES = struct.Struct("<IQ")  # of a frame's head and body
+DOOR = struct.Struct("<I16s")  # where a rank listens, or who calls; and the secret of the one who listens
+
+
+class Movement:
+    """Bytes on their way; `left` is where those are, or go, that have not moved yet."""
+
+    def __init__(self, pieces):
+        self.left = deque(memoryview(piece) for piece in pieces if len(piece))
+        self.failure = None
+
+    def done(self):
+        return not self.left or self.failure is not None
+
+    def error(self):
+        return self.failure
+
+    def advance(self, move):
+        """Move what can be moved without waiting."""
+        while self.left:
+            count = move([self.left[i] for i in range(min(len(self.left), 64))])
+            if not count:
+                raise ConnectionError("it has closed its connection")
+            while count:
+                step = min(count, len(self.left[0]))
+                self.left[0] = self.left[0][step:]
+                count -= step
+                if not self.left[0]:
+                    self.left.popleft()
+
+
+class Connection:
+    """What goes to a rank, and what comes from it: always sizes, head, body."""
+
+    def __init__(self, sock):
+        self.socket, self.leaving, self.watched = sock, deque(), 0
+        self.expect("sizes", SIZES.size)
+
+    def expect(self, stage, size):
+        self.stage, self.buffer = stage, bytearray(size)
+        self.coming = Movement([self.buffer])
+
+    def receive(self, pieces):
+        return self.socket.recvmsg_into(pieces)[0]
+
+
+class Sockets(Transport):
+    """One connection for each pair of ranks."""
+
+    name, head_limit = "sockets", 64 * 1024
+
+    def __init__(self, rank, world_size, meet, timeout):
+        self.rank, self.size, self.hosts = rank, world_size, ["here"] * world_size
+        self._connections, self._arrived, self._lost = {}, [], {}
+        self._selector = selectors.DefaultSelector()
+        self._bell, self._rope = socket.socketpair()
+        self._bell.setblocking(False)
+        self._rope.setblocking(False)
+        self._selector.register(self._bell, selectors.EVENT_READ)
+        deadline, secret = time.monotonic() + timeout, secrets.token_bytes(16)
+        with socket.create_server(("127.0.0.1", 0), backlog=world_size) as server:
+            doors = meet(DOOR.pack(server.getsockname()[1], secret))
+            for other, (port, key) in enumerate(map(DOOR.unpack, doors[:rank])):
+                sock = socket.create_connection(("127.0.0.1", port), timeout)
+                sock.sendall(DOOR.pack(rank, key))
+                self._connect(other, sock)
+            while len(self._connections) < world_size - 1:
+                server.settimeout(max(deadline - time.monotonic(), 0.001))
+                sock, _ = server.accept()
+                sock.settimeout(1.0)
+                other, key = DOOR.unpack(sock.recv(DOOR.size, socket.MSG_WAITALL).ljust(DOOR.size))
+                if secrets.compare_digest(key, secret) and rank < other < world_size:
+                    self._connect(other, sock)
+
+    def _connect(self, other, sock):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setblocking(False)
+        self._connections[other] = Connection(sock)
+        self._watch(other, self._connections[other])
+
+    def send(self, dst, head, body=()):
+        movement = Movement([SIZES.pack(len(head), sum(map(len, body))) + head, *body])
+        self._connections[dst].leaving.append(movement)
+        self._write(dst)
+        return movement
+
+    def receive(self, arrival, into):
+        movement = self._connections[arrival.source].coming = Movement(into)
+        self._read(arrival.source)
+        return movement
+
+    def arrivals(self):
+        self._look(0)
+        arrived, self._arrived = self._arrived, []
+        return arrived
+
+    def wait(self, seconds):
+        if not self._arrived:
+            self._look(seconds)
+
+    def wake(self):
+        try:
+            self._rope.send(b"!")
+        except BlockingIOError:
+            pass  # it rings already
+
+    def lost(self):
+        return self._lost
+
+    def close(self, timeout):
+        for connection in self._connections.values():
+            connection.socket.close()
+        for each in (self._selector, self._bell, self._rope):
+            each.close()
+
+    def _look(self, seconds):
+        for key, events in self._selector.select(seconds):
+            if key.fileobj is self._bell:
+                self._bell.recv(4096)
+                continue
+            if events & selectors.EVENT_WRITE:
+                self._write(key.data)
+            if events & selectors.EVENT_READ:
+                self._read(key.data)
+
+    def _write(self, rank):
+        connection = self._connections[rank]
+        try:
+            while connection.leaving:
+                connection.leaving[0].advance(connection.socket.sendmsg)
+                connection.leaving.popleft()
+        except BlockingIOError:
+            pass
+        except OSError as error:  # what has come from there can still be read
+            for movement in connection.leaving:
+                movement.failure = error
+            connection.leaving.clear()
+        self._watch(rank, connection)
+
+    def _read(self, rank):
+        connection = self._connections[rank]
+        try:
+            while connection.coming is not None:
+                connection.coming.advance(connection.receive)
+                self._came(rank, connection)
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self._lost[rank] = str(error)
+            connection.coming.failure, connection.coming = error, None
+        self._watch(rank, connection)
+
+    def _came(self, rank, connection):
+        """Go on: sizes are followed by a head, a head by a body, if there is one, a body by the next sizes."""
+        if connection.stage == "sizes":
+            head_size, connection.body_size = SIZES.unpack(connection.buffer)
+            if head_size > self.head_limit:
+                raise ConnectionError("it has sent what is no frame")
+            connection.expect("head", head_size)
+        elif connection.stage == "head":
+            self._arrived.append(Arrival(rank, bytes(connection.buffer), connection.body_size))
+            if connection.body_size:
+                connection.stage, connection.coming = "body", None  # until somebody has memory for it
+            else:
+                connection.expect("sizes", SIZES.size)
+        else:
+            connection.expect("sizes", SIZES.size)
+
+    def _watch(self, rank, connection):
+        reads = selectors.EVENT_READ if connection.coming is not None else 0
+        events = reads | (selectors.EVENT_WRITE if connection.leaving else 0)
+        if events == connection.watched:
+            return
+        if connection.watched:
+            self._selector.unregister(connection.socket)
+        if events:
+            self._selector.register(connection.socket, events, rank)
+        connection.watched = events
+
+
+class SocketBackend(MessageBackend):
+    """Groups of ranks on such connections."""
+
+    @classmethod
+    def create(cls, rank, world_size, meet, timeout):
+        return cls.over(Sockets(rank, world_size, meet, timeout), timeout)
+
+
+backends.register("sockets", SocketBackend)

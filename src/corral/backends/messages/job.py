@@ -1,0 +1,367 @@
+"""What the groups of one job share: the transport, and who drives it.
+
+Threads drive while they wait. What is under way while nobody waits is driven by a thread in the background, which has
+the lowest claim to the turn and sleeps when there is nothing of that kind.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from corral.backends.messages import frames
+from corral.backends.messages.frames import BadFrameError, Frame
+from corral.backends.messages.inquiries import Inquiries
+from corral.backends.messages.interrupts import Shield
+from corral.backends.messages.operations import Failure, Operation, Reason
+from corral.backends.messages.peers import Peers
+from corral.backends.messages.post import Post
+from corral.backends.messages.rounds import Rounds
+from corral.backends.messages.turns import Gate, Turns
+from corral.distributed.errors import DistBackendError
+
+if TYPE_CHECKING:
+    from corral.backends.messages.transport import Arrival, Transfer, Transport
+
+__all__ = ["Job"]
+
+_TICK = 0.25  # seconds after which losses are looked for although nothing has come
+_SETTLING = 1.0  # seconds that a transfer may go on for after its operation has been given up
+_jobs: weakref.WeakSet[Job] = weakref.WeakSet()
+
+Then = Callable[[BaseException | None], None]
+
+
+class Job:
+    """One rank's end of a job.
+
+    Attributes
+    ----------
+    pending : set of Operation
+        Operations under way that nobody waits for.
+    lost : mapping of int to str
+        Ranks that cannot be reached any more, and what is known of how they went.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+        self.rank, self.size = transport.rank, transport.size
+        self.pending: set[Operation] = set()
+        self.waiting: list[tuple[Operation, float]] = []
+        self.open_groups = 0
+        self.global_ranks = {rank: rank for rank in range(self.size)}
+        self.closed = False
+        self.forked = False
+        self.peers = Peers(self)
+        self.lost = self.peers.lost
+        self.turns = Turns(transport.wake)
+        self.post = Post(self)
+        self.rounds = Rounds(self)
+        self.inquiries = Inquiries(self)
+        self._handlers: dict[int, Callable[[Arrival, Frame], None]] = {
+            **self.post.handlers,
+            **self.rounds.handlers,
+            **self.inquiries.handlers,
+            **self.peers.handlers,
+        }
+        self._moving: list[tuple[Transfer, Then | None, Any]] = []
+        self._partial: dict[tuple[int, int], bytearray] = {}
+        self._carrier: Gate | None = None
+        self._waste = memoryview(b"")
+        _jobs.add(self)
+
+    def global_rank(self, rank: int) -> int:
+        """Return the rank that a user knows the job's `rank` by, once the job has shrunk."""
+        return self.global_ranks.get(rank, rank)
+
+    # For the thread that has the turn --------------------------------------------------------------------------
+
+    def send(self, dst: int, head: bytes, body: Sequence[memoryview] = (), then: Then | None = None) -> None:
+        """Start sending a frame; `then` is called with its error, or ``None``, once it is out of our hands."""
+        if dst in self.lost:
+            if then is not None:
+                then(ConnectionError(f"rank {dst} is gone"))
+            return
+        self._follow(self.transport.send(dst, head, body), then, body)
+
+    def send_long(self, dst: int, kind: int, context: int, number: int, content: bytes) -> None:
+        """Send what may be too much for one head."""
+        most = self.transport.head_limit - frames.HEAD_BYTES
+        if len(content) <= most:
+            return self.send(dst, frames.encode(kind, context, number, payload=content))
+        view = memoryview(content)
+        for start in range(0, len(content), most):
+            more = frames.MORE if start + most < len(content) else 0
+            part = view[start : start + most]
+            self.send(dst, frames.encode(kind, context, number, flags=more, payload=part))
+        return None
+
+    def receive(self, arrival: Arrival, pieces: Sequence[memoryview], then: Then) -> None:
+        """Start receiving a body."""
+        self._follow(self.transport.receive(arrival, pieces), then, pieces)
+
+    def discard(self, arrival: Arrival) -> None:
+        """Receive a body that nobody wants any more."""
+        if arrival.body_size == 0:
+            return
+        if not self._waste:
+            self._waste = memoryview(bytearray(1 << 20))
+        whole, rest = divmod(arrival.body_size, len(self._waste))
+        pieces = [self._waste] * whole + ([self._waste[:rest]] if rest else [])
+        self._follow(self.transport.receive(arrival, pieces), None, pieces)
+
+    def _follow(self, transfer: Transfer, then: Then | None, memory: Any) -> None:
+        if not transfer.done():
+            self._moving.append((transfer, then, memory))
+        elif then is not None:
+            then(transfer.error())
+
+    def progress(self) -> None:
+        """Do all that can be done now."""
+        for arrival in self.transport.arrivals():
+            self._dispatch(arrival)
+        if self._moving:
+            ended = [each for each in self._moving if each[0].done()]
+            if ended:
+                self._moving = [each for each in self._moving if each not in ended]
+                for transfer, then, _ in ended:
+                    if then is not None:
+                        then(transfer.error())
+        self.peers.look()
+        if self.rounds.doubtful:
+            self.rounds.look()
+
+    def _dispatch(self, arrival: Arrival) -> None:
+        try:
+            frame = frames.decode(arrival.head)
+            if frame.kind in (frames.RISE, frames.FALL):
+                frame = self._joined(arrival.source, frame)
+                if frame is None:
+                    return
+            self._handlers[frame.kind](arrival, frame)
+        except BadFrameError as error:
+            self.peers.lose(arrival.source, f"has sent what makes no sense ({error})")
+
+    def _joined(self, source: int, frame: Frame) -> Frame | None:
+        """Put together what was too long for one head."""
+        key = source, frame.kind
+        if key not in self._partial and not frame.flags & frames.MORE:
+            return frame
+        content = self._partial.setdefault(key, bytearray())
+        content += frame.payload
+        if frame.flags & frames.MORE:
+            return None
+        del self._partial[key]
+        return frame._replace(payload=memoryview(content))
+
+    # For the callers -------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise if this process is not the rank, or the job is over."""
+        if self.forked:
+            raise DistBackendError(
+                f"this process was forked from rank {self.rank}. Only that process is the rank: start workers with the "
+                '"spawn" method, or fork before init_process_group.'
+            )
+        if self.closed:
+            raise DistBackendError("the job is over: its last group was destroyed")
+
+    def start(self, operations: Sequence[Operation]) -> None:
+        """Start operations that nobody waits for yet."""
+        self.check()
+        with Shield(self.transport.wake):
+            self.turns.take()
+            try:
+                for operation in operations:
+                    self.pending.add(operation)
+                    operation.start()
+                self.progress()
+            finally:
+                self._leave()
+
+    def run(self, operation: Operation, timeout: float) -> None:
+        """Start an operation and wait for its end."""
+        self._wait(operation, timeout, True)
+
+    def wait(self, operation: Operation, timeout: float) -> None:
+        """Wait for the end of an operation that was started."""
+        if not operation.done:
+            self._wait(operation, timeout, False)
+
+    def poll(self, operation: Operation) -> bool:
+        """Whether an operation has ended, after doing what can be done now."""
+        if not operation.done and not self.forked and self.turns.try_take():
+            with Shield(self.transport.wake):
+                try:
+                    self.progress()
+                finally:
+                    self._leave()
+        return operation.done
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Have the turn for the time of a call."""
+        with Shield(self.transport.wake):
+            self.turns.take()
+            try:
+                function()
+            finally:
+                self._leave()
+
+    def drive_until(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """With the turn, drive until something holds; return whether it does."""
+        deadline = time.monotonic() + seconds
+        while True:
+            self.progress()
+            if condition():
+                return True
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            self.transport.wait(min(left, 0.05))
+
+    def _wait(self, operation: Operation, timeout: float, start: bool) -> None:
+        self.check()
+        deadline = time.monotonic() + timeout
+        entry = operation, time.monotonic()
+        with Shield(self.transport.wake) as shield:
+            self.turns.take()
+            has_turn = True
+            try:
+                self.waiting.append(entry)
+                self.pending.discard(operation)
+                if start:
+                    operation.start()
+                has_turn = self._drive(operation, deadline, shield)
+                if not operation.done:
+                    states = self.inquiries.states(operation)
+                    if not operation.done:  # nor since
+                        self._give_up(operation, Failure(Reason.TIMEOUT, text=states))
+            finally:
+                self.waiting.remove(entry)
+                if has_turn:
+                    self._leave()
+
+    def _drive(self, operation: Operation, deadline: float, shield: Shield) -> bool:
+        """Drive until an operation has ended or its time is over; return whether this thread has the turn."""
+        while True:
+            self.progress()
+            if operation.done:
+                return True
+            if shield.caught:
+                self._deliver(operation, shield)
+                continue
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return True
+            if self.turns.wanted:
+                operation.gate = Gate()
+                has_turn = self.turns.park(operation.gate, min(left, _TICK))
+                operation.gate = None
+                if operation.done and not has_turn:
+                    return False
+                if not has_turn:
+                    self.turns.take()
+                continue
+            self.transport.wait(min(left, 0.05 if self.rounds.doubtful or self.peers.suspects else _TICK))
+
+    def _deliver(self, operation: Operation, shield: Shield) -> None:
+        """Let the program's handler of an interrupt run, which usually raises."""
+        self.turns.give()
+        try:
+            shield.deliver()
+        except BaseException:
+            self.turns.take()
+            self._give_up(operation, Failure(Reason.INTERRUPTED))
+            raise
+        self.turns.take()
+
+    def _give_up(self, operation: Operation, failure: Failure) -> None:
+        operation.give_up(failure)
+        if (
+            not operation.quiet()
+        ):  # a body on its way into our memory, or out of it; it ends by itself, or its peer does
+            self.drive_until(operation.quiet, _SETTLING)
+
+    # In the background -----------------------------------------------------------------------------------------
+
+    def _busy(self) -> bool:
+        return bool(self.pending or self._moving)
+
+    def _leave(self) -> None:
+        """Give the turn away; to the thread in the background if there is nobody else and it has something to do."""
+        if self._carrier is None and self._busy() and not self.closed:
+            self._carrier = Gate()
+            threading.Thread(target=self._carry, args=(self._carrier,), name="corral-messages", daemon=True).start()
+        self.turns.give()
+        if self._carrier is not None and self._busy():
+            self._carrier.open()
+
+    def _carry(self, gate: Gate) -> None:
+        while not self.closed:
+            gate.wait()
+            self.turns.take()
+            while self._busy() and not self.closed:
+                self.progress()
+                if self.turns.wanted:
+                    parked = Gate()
+                    if not self.turns.park(parked, None):
+                        return
+                elif self._busy():
+                    self.transport.wait(0.05 if self.rounds.doubtful or self.peers.suspects else _TICK)
+            self.turns.give()
+
+    # The end ---------------------------------------------------------------------------------------------------
+
+    def flush(self, timeout: float) -> bool:
+        """Deliver what was sent; return whether all of it was."""
+        delivered = False
+
+        def deliver() -> None:
+            nonlocal delivered
+            delivered = self.drive_until(self._delivered, timeout)
+
+        if not self.closed and not self.forked:
+            self.call(deliver)
+        return delivered
+
+    def _delivered(self) -> bool:
+        return not self.post.offered and not self.rounds.giving() and not self._moving
+
+    def forget(self, context: int) -> None:
+        """End a group: what comes for it from now on is for nobody."""
+
+        def end() -> None:
+            self.rounds.close(context)
+            self.post.close(context)
+
+        if not self.closed and not self.forked:
+            self.call(end)
+
+    def leave(self, timeout: float) -> None:
+        """Tell the others that this rank leaves, and release everything."""
+        if self.closed or self.forked:
+            return
+
+        def say() -> None:
+            for rank in range(self.size):
+                if rank != self.rank:
+                    self.send(rank, frames.encode(frames.LEAVE))
+            self.drive_until(lambda: not self._moving, timeout)
+            self.closed = True
+            self.transport.close(timeout)
+
+        self.call(say)
+        if self._carrier is not None:
+            self._carrier.open()
+
+
+def _in_child() -> None:
+    for job in _jobs:
+        job.forked = True
+
+
+os.register_at_fork(after_in_child=_in_child)
