@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from engines import VARIABLE
 from hypothesis import settings
 
 faulthandler.enable()
@@ -20,6 +21,34 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 # A job that a shell started in the background ignores Ctrl-C, and so would every rank that the tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--backend", default="shm", help="the backend that the tests' ranks run on (default: shm)")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "also(*backends): run it on these backends, too, in a run that is about shm")
+    config.addinivalue_line("markers", "only(*backends): it is about what only these backends have")
+
+
+def pytest_generate_tests(metafunc):
+    """Run a test on the backend that the run is about, and those on which it is always to run."""
+    main = metafunc.config.getoption("backend")
+    marker = metafunc.definition.get_closest_marker("also")
+    if marker is not None and main == "shm":
+        metafunc.parametrize("backend", [main, *marker.args], indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def backend(request, monkeypatch):
+    """The backend of the ranks that the test starts."""
+    name = getattr(request, "param", request.config.getoption("backend"))
+    only = request.node.get_closest_marker("only")
+    if only is not None and name not in only.args:
+        pytest.skip(f"it is about {' and '.join(only.args)}")
+    monkeypatch.setenv(VARIABLE, name)
+    return name
 
 
 def _children() -> set[int]:

@@ -34,7 +34,7 @@ class Movement:
         while self.left:
             count = move([self.left[i] for i in range(min(len(self.left), 64))])
             if not count:
-                raise ConnectionError("it has closed its connection")
+                raise ConnectionError("has closed its connection")
             while count:
                 step = min(count, len(self.left[0]))
                 self.left[0] = self.left[0][step:]
@@ -169,7 +169,7 @@ class Sockets(Transport):
         if connection.stage == "sizes":
             head_size, connection.body_size = SIZES.unpack(connection.buffer)
             if head_size > self.head_limit:
-                raise ConnectionError("it has sent what is no frame")
+                raise ConnectionError("has sent what is no frame")
             connection.expect("head", head_size)
         elif connection.stage == "head":
             self._arrived.append(Arrival(rank, bytes(connection.buffer), connection.body_size))

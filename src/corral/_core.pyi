@@ -195,3 +195,73 @@ def register_container(type: type, entries: str, batch_size: str) -> None:
     """
     Teach the core to walk containers of exactly this type, by the names of two attributes.
     """
+
+class Piece:
+    """A contiguous part of memory."""
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+class Memory:
+    """
+    Memory of several objects, one behind the other, read or written in place.
+    """
+
+    def __init__(self, buffers: object, access: int) -> None: ...
+
+    @property
+    def type(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def runs(self) -> list[tuple[int, int]]: ...
+
+    def part(self, offset: int, nbytes: int) -> Memory:
+        """A range of the memory."""
+
+    def pieces(self) -> list[memoryview]:
+        """The memory as contiguous parts."""
+
+    def read(self) -> bytes: ...
+
+    def write(self, data: object) -> None: ...
+
+    def settle(self) -> None:
+        """
+        Move what was received to where it belongs, if it could not be received there.
+        """
+
+def flatten(tree: object) -> tuple[Memory, bytes] | None:
+    """
+    A tree's leaves, and a fingerprint of its structure; None if it cannot be read as it is.
+    """
+
+def flatten_rows(tree: object, count: int) -> tuple[list[Memory], bytes, bytes] | None:
+    """
+    The rows of a tree's leaves, for writing, and fingerprints of one row without and with its batch sizes.
+    """
+
+def reducible(type: int, op: int) -> bool: ...
+
+def element_bytes(type: int) -> int: ...
+
+def combine(type: int, op: int, factors: Sequence[float], contributions: Sequence[object], into: object) -> None:
+    """
+    Combine contributions in their order; each has its factor, which matters to a sum of products alone.
+    """
+
+class Process:
+    """Another process of this host."""
+
+    def __init__(self, pid: int, started: int) -> None: ...
+
+    def alive(self) -> bool: ...
+
+    def status(self, milliseconds: int) -> int | None:
+        """
+        The status that wait() would give, if it ends within some time and that can be known.
+        """
+
+def start_time(pid: int) -> int:
+    """When a process started, by which a pid names one for ever."""

@@ -12,10 +12,10 @@ import time
 from typing import Any
 
 from calls import Call
+from engines import waited
 from operations import OPERATIONS, Operation
 
 import corral.distributed as dist
-from corral.distributed import groups
 
 __all__ = ["SURVIVORS", "lose", "victims"]
 
@@ -118,7 +118,6 @@ def _survive(victim: int, step: tuple[Operation, bool, bool], how: str) -> str:
 
 def _until_it_waits(rank: int) -> None:
     """Return when a rank is asleep in an operation, or is through with one that needed nobody."""
-    engine = groups.world.backend.job.engine
     deadline = time.monotonic() + 0.2
-    while engine.waiting(rank) is None and time.monotonic() < deadline:
+    while waited(rank) is None and time.monotonic() < deadline:
         os.sched_yield()

@@ -8,6 +8,8 @@ import tempfile
 import traceback
 from typing import Any
 
+from engines import chosen
+
 _spawn = multiprocessing.get_context("spawn")
 
 
@@ -62,7 +64,7 @@ def _serve(end: Any, rank: int, size: int, folder: str, gloo: bool, init: dict[s
     import corral.distributed as dist
 
     dist.init_process_group(
-        "shm", init_method=f"file://{folder}/corral", rank=rank, world_size=size, timeout=20, **init
+        chosen(), init_method=f"file://{folder}/corral", rank=rank, world_size=size, timeout=20, **init
     )
     if gloo:
         import torch.distributed

@@ -12,6 +12,7 @@ from multiprocessing.connection import wait
 from typing import Any
 
 import numpy as np
+from engines import chosen, patience
 
 __all__ = ["DTYPES", "LAYOUTS", "in_layout", "run", "values"]
 
@@ -50,7 +51,7 @@ def run(
                 theirs.close()
                 ends.append(ours)
                 processes.append(process)
-            return _collect(ends, processes, timeout, exits)
+            return _collect(ends, processes, timeout * patience(), exits)
         finally:
             os.environ.clear()
             os.environ.update(before)
@@ -73,7 +74,9 @@ def _rank(
     import corral.distributed as dist
 
     try:
-        dist.init_process_group("shm", init_method=meeting, rank=rank, world_size=size, timeout=group_timeout, **init)
+        dist.init_process_group(
+            chosen(), init_method=meeting, rank=rank, world_size=size, timeout=group_timeout, **init
+        )
         result = function(rank, size, *args)
         end.send((True, result))
     except BaseException:

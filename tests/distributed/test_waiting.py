@@ -5,21 +5,17 @@ import signal
 import time
 
 import numpy as np
+from engines import next_sequence, through_with, waited
 from ranks import run
 
 import corral.distributed as dist
-from corral.distributed import groups
-
-
-def _engine():
-    return groups.world.backend.job.engine
 
 
 def _until_asleep(rank, seconds=0.0):
     """Return when a rank has been waiting, asleep, for some time."""
     while True:
-        waiting = _engine().waiting(rank)
-        if waiting is not None and time.monotonic_ns() - waiting[4] >= seconds * 1e9:
+        asleep = waited(rank)
+        if asleep is not None and asleep >= seconds:
             return
         os.sched_yield()
 
@@ -62,7 +58,7 @@ def _interrupted_collective(rank, size):
         if rank != 2:
             dist.barrier()
         else:
-            _until_gave_up(0, groups.world.backend._group.next_sequence)
+            _until_gave_up(0, next_sequence())
             dist.barrier()
     except KeyboardInterrupt:
         outcome = "interrupted"
@@ -74,11 +70,7 @@ def _interrupted_collective(rank, size):
 
 def _until_gave_up(rank, sequence):
     """Return when a rank is through with a collective, even if it is in the next one by then."""
-    context = groups.world.backend.context
-    while True:
-        last = _engine().last_call(rank, context)
-        if last is not None and (last[0] > sequence or (last[0] == sequence and last[1][5] == 3)):
-            return
+    while not through_with(rank, sequence):
         os.sched_yield()
 
 

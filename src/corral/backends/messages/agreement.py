@@ -458,5 +458,4 @@ def _read_verdict(content: memoryview) -> Verdict:
             raise short
         records.append(Record(dst, src, content[end : end + number]))
         end += number
-    code, by_type, *rest = numbers
-    return Verdict(code, bool(by_type), *rest, tuple(calls), records)
+    return Verdict._make([*numbers, tuple(calls), records])

@@ -14,52 +14,19 @@ from corral.backends.messages.errors import error_of
 from corral.backends.messages.exchanges import Exchange, Pattern
 from corral.backends.messages.frames import ABORT, encode
 from corral.backends.messages.job import Job
+from corral.backends.messages.making import READ, WRITE, Maker
 from corral.backends.messages.operations import ANYONE, Failure, Reason, Receive, Send
 from corral.backends.messages.peers import Peers
-from corral.backends.messages.reducing import Reduce, Result
+from corral.backends.messages.reducing import Result
+from corral.backends.messages.requests import MessageRequest
 from corral.backends.messages.transport import Transport
-from corral.backends.shm_names import LABELS, REDUCTIONS
+from corral.backends.shm_names import LABELS
 
-__all__ = ["MessageBackend", "MessageRequest"]
+__all__ = ["MessageBackend"]
 
-_READ, _WRITE, _UPDATE = range(3)  # as in corral._core.Memory
 _CLOSE_TIMEOUT = 5.0
 _VIEWED_FROM = 64 * 1024
 _MOST_SENDERS = 256  # trees whose senders' batch sizes are remembered
-
-
-class MessageRequest:
-    """An operation that is under way."""
-
-    __slots__ = ("_backend", "_operation", "_timeout")
-
-    def __init__(self, backend: MessageBackend, operation: operations.Operation) -> None:
-        self._backend = backend
-        self._operation = operation
-        self._timeout = backend.timeout
-
-    def wait(self, timeout: float | None = None) -> None:
-        limit = self._backend.timeout if timeout is None else timeout
-        if not self._operation.done:
-            self._timeout = limit
-            self._backend.job.wait(self._operation, limit)
-        error = self.exception()
-        if error is not None:
-            raise error
-
-    def is_completed(self) -> bool:
-        return self._backend.job.poll(self._operation)
-
-    def exception(self) -> BaseException | None:
-        if not self._operation.done or self._operation.failure is None:
-            return None
-        return error_of(self._operation, self._backend, self._timeout)
-
-    def source(self) -> int | None:
-        operation = self._operation
-        if not isinstance(operation, Receive) or not operation.done or operation.failure is not None:
-            return None
-        return self._backend.members.index(operation.sender)
 
 
 class MessageBackend(Backend):
@@ -89,6 +56,7 @@ class MessageBackend(Backend):
         self._ledger = job.rounds.ledger(self.context)
         self._senders: dict[bytes, bytes] = {}
         self._closed = False
+        self._make = Maker(job, self._ledger, self.refuse)
         job.call(lambda: self._ledger.join(self.members, self.rank, job.transport.hosts))
         job.open_groups += 1
 
@@ -124,7 +92,7 @@ class MessageBackend(Backend):
         self._run(self._send(buffers, dst, tag), timeout)
 
     def recv(self, buffers: Sequence[Buffer], src: int | None, tag: int = 0, timeout: float | None = None) -> int:
-        receive = self._receive(_core.Memory(buffers, _WRITE), src, tag)
+        receive = self._receive(_core.Memory(buffers, WRITE), src, tag)
         self._run(receive, timeout)
         return self.members.index(receive.sender)
 
@@ -135,7 +103,7 @@ class MessageBackend(Backend):
                 assert peer is not None
                 started.append(self._send(buffers, peer, tag))
             else:
-                started.append(self._receive(_core.Memory(buffers, _WRITE), peer, tag))
+                started.append(self._receive(_core.Memory(buffers, WRITE), peer, tag))
         self.job.start(started)
         return [MessageRequest(self, operation) for operation in started]
 
@@ -145,7 +113,7 @@ class MessageBackend(Backend):
         return self.members.index(receive.sender), receive.made
 
     def _send(self, buffers: Sequence[Buffer], dst: int, tag: int) -> Send:
-        return Send(self.job, self.context, LABELS["send"], self.members[dst], tag, _core.Memory(buffers, _READ))
+        return Send(self.job, self.context, LABELS["send"], self.members[dst], tag, _core.Memory(buffers, READ))
 
     def _receive(self, memory: _core.Memory | None, src: int | None, tag: int) -> Receive:
         source = ANYONE if src is None else self.members[src]
@@ -155,10 +123,10 @@ class MessageBackend(Backend):
     # Collectives ------------------------------------------------------------------------------------------------
 
     def barrier(self, timeout: float | None = None) -> None:
-        self._run(self._barrier(), timeout)
+        self._run(self._make.barrier(), timeout)
 
     def ibarrier(self) -> Request:
-        return self._started(self._barrier())
+        return self._started(self._make.barrier())
 
     def gather(
         self,
@@ -168,7 +136,7 @@ class MessageBackend(Backend):
         timeout: float | None = None,
         operation: str = "gather",
     ) -> None:
-        self._run(self._gather(buffers, into, root, operation), timeout)
+        self._run(self._make.gather(buffers, into, root, operation), timeout)
 
     def igather(
         self,
@@ -177,15 +145,15 @@ class MessageBackend(Backend):
         root: int,
         operation: str = "gather",
     ) -> Request:
-        return self._started(self._gather(buffers, into, root, operation))
+        return self._started(self._make.gather(buffers, into, root, operation))
 
     def broadcast(
         self, buffers: Sequence[Buffer], root: int, timeout: float | None = None, operation: str = "broadcast"
     ) -> None:
-        self._run(self._broadcast(buffers, root, operation), timeout)
+        self._run(self._make.broadcast(buffers, root, operation), timeout)
 
     def ibroadcast(self, buffers: Sequence[Buffer], root: int, operation: str = "broadcast") -> Request:
-        return self._started(self._broadcast(buffers, root, operation))
+        return self._started(self._make.broadcast(buffers, root, operation))
 
     def scatter(
         self,
@@ -195,7 +163,7 @@ class MessageBackend(Backend):
         timeout: float | None = None,
         operation: str = "scatter",
     ) -> None:
-        self._run(self._scatter(parts, into, root, operation), timeout)
+        self._run(self._make.scatter(parts, into, root, operation), timeout)
 
     def iscatter(
         self,
@@ -204,7 +172,7 @@ class MessageBackend(Backend):
         root: int,
         operation: str = "scatter",
     ) -> Request:
-        return self._started(self._scatter(parts, into, root, operation))
+        return self._started(self._make.scatter(parts, into, root, operation))
 
     def all_gather(
         self,
@@ -213,12 +181,12 @@ class MessageBackend(Backend):
         timeout: float | None = None,
         operation: str = "all_gather",
     ) -> None:
-        self._run(self._all_gather(buffers, into, operation), timeout)
+        self._run(self._make.all_gather(buffers, into, operation), timeout)
 
     def iall_gather(
         self, buffers: Sequence[Buffer], into: Sequence[Sequence[Buffer]], operation: str = "all_gather"
     ) -> Request:
-        return self._started(self._all_gather(buffers, into, operation))
+        return self._started(self._make.all_gather(buffers, into, operation))
 
     def all_to_all(
         self,
@@ -227,12 +195,12 @@ class MessageBackend(Backend):
         timeout: float | None = None,
         operation: str = "all_to_all",
     ) -> None:
-        self._run(self._all_to_all(parts, into, operation), timeout)
+        self._run(self._make.all_to_all(parts, into, operation), timeout)
 
     def iall_to_all(
         self, parts: Sequence[Sequence[Buffer]], into: Sequence[Sequence[Buffer]], operation: str = "all_to_all"
     ) -> Request:
-        return self._started(self._all_to_all(parts, into, operation))
+        return self._started(self._make.all_to_all(parts, into, operation))
 
     def all_reduce(
         self,
@@ -241,10 +209,10 @@ class MessageBackend(Backend):
         timeout: float | None = None,
         operation: str = "all_reduce",
     ) -> None:
-        self._run(self._reduce(Result.EVERYWHERE, buffers, reduction, -1, operation), timeout)
+        self._run(self._make.reduce(Result.EVERYWHERE, buffers, reduction, -1, operation), timeout)
 
     def iall_reduce(self, buffers: Sequence[Buffer], reduction: Reduction, operation: str = "all_reduce") -> Request:
-        return self._started(self._reduce(Result.EVERYWHERE, buffers, reduction, -1, operation))
+        return self._started(self._make.reduce(Result.EVERYWHERE, buffers, reduction, -1, operation))
 
     def reduce(
         self,
@@ -254,10 +222,10 @@ class MessageBackend(Backend):
         timeout: float | None = None,
         operation: str = "reduce",
     ) -> None:
-        self._run(self._reduce(Result.ROOT, buffers, reduction, root, operation), timeout)
+        self._run(self._make.reduce(Result.ROOT, buffers, reduction, root, operation), timeout)
 
     def ireduce(self, buffers: Sequence[Buffer], reduction: Reduction, root: int, operation: str = "reduce") -> Request:
-        return self._started(self._reduce(Result.ROOT, buffers, reduction, root, operation))
+        return self._started(self._make.reduce(Result.ROOT, buffers, reduction, root, operation))
 
     def reduce_scatter(
         self,
@@ -267,7 +235,7 @@ class MessageBackend(Backend):
         timeout: float | None = None,
         operation: str = "reduce_scatter",
     ) -> None:
-        self._run(self._reduce_scatter(parts, into, reduction, operation), timeout)
+        self._run(self._make.reduce_scatter(parts, into, reduction, operation), timeout)
 
     def ireduce_scatter(
         self,
@@ -276,18 +244,18 @@ class MessageBackend(Backend):
         reduction: Reduction,
         operation: str = "reduce_scatter",
     ) -> Request:
-        return self._started(self._reduce_scatter(parts, into, reduction, operation))
+        return self._started(self._make.reduce_scatter(parts, into, reduction, operation))
 
     # Of bytes whose number only the sender knows ----------------------------------------------------------------
 
     def gather_bytes(
         self, payload: Any, root: int, timeout: float | None = None, operation: str = "gather_object"
     ) -> list[Received] | None:
-        own = self._any(operation, payload)
+        own = self._make.payload(operation, payload)
         if self.rank != root:
-            self._run(self._made(Pattern.TO_ROOT, operation, [own], [], root), timeout)
+            self._run(self._make.of_bytes(Pattern.TO_ROOT, operation, [own], [], root), timeout)
             return None
-        round_ = self._made(Pattern.TO_ROOT, operation, [own], [None] * self.size, root)
+        round_ = self._make.of_bytes(Pattern.TO_ROOT, operation, [own], [None] * self.size, root)
         self._run(round_, timeout)
         return self._received(round_, own)
 
@@ -295,18 +263,18 @@ class MessageBackend(Backend):
         self, payload: Any, root: int, timeout: float | None = None, operation: str = "broadcast_object_list"
     ) -> Any:
         if self.rank == root:
-            own = self._any(operation, payload)
-            self._run(self._made(Pattern.BROADCAST, operation, [own], [], root), timeout)
+            own = self._make.payload(operation, payload)
+            self._run(self._make.of_bytes(Pattern.BROADCAST, operation, [own], [], root), timeout)
             return payload
-        round_ = self._made(Pattern.BROADCAST, operation, [], [None], root)
+        round_ = self._make.of_bytes(Pattern.BROADCAST, operation, [], [None], root)
         self._run(round_, timeout)
         return _bytes_of(round_.takes[0])
 
     def all_gather_bytes(
         self, payload: Any, timeout: float | None = None, operation: str = "all_gather_object"
     ) -> list[Received]:
-        own = self._any(operation, payload)
-        round_ = self._made(Pattern.TO_ALL, operation, [own], [None] * self.size)
+        own = self._make.payload(operation, payload)
+        round_ = self._make.of_bytes(Pattern.TO_ALL, operation, [own], [None] * self.size)
         self._run(round_, timeout)
         return self._received(round_, own)
 
@@ -318,18 +286,18 @@ class MessageBackend(Backend):
         operation: str = "scatter_object_list",
     ) -> Received:
         if self.rank == root:
-            parts = self._all(operation, payloads)
-            self._run(self._made(Pattern.SCATTER, operation, parts, [], root), timeout)
+            parts = self._make.payloads(operation, payloads)
+            self._run(self._make.of_bytes(Pattern.SCATTER, operation, parts, [], root), timeout)
             return parts[root].read()
-        round_ = self._made(Pattern.SCATTER, operation, [], [None], root)
+        round_ = self._make.of_bytes(Pattern.SCATTER, operation, [], [None], root)
         self._run(round_, timeout)
         return _bytes_of(round_.takes[0])
 
     def all_to_all_bytes(
         self, payloads: list[Any], timeout: float | None = None, operation: str = "all_to_all"
     ) -> list[Received]:
-        parts = self._all(operation, payloads)
-        round_ = self._made(Pattern.PAIRS, operation, parts, [None] * self.size)
+        parts = self._make.payloads(operation, payloads)
+        round_ = self._make.of_bytes(Pattern.PAIRS, operation, parts, [None] * self.size)
         self._run(round_, timeout)
         return self._received(round_, parts[self.rank])
 
@@ -354,7 +322,7 @@ class MessageBackend(Backend):
             round_ = Exchange(self.job, self._ledger, Pattern.TO_ROOT, label, [], takes, root, print=print_)
         else:
             flat = _core.flatten(tree)
-            memory, print_ = (_core.Memory([], _READ), unusable) if flat is None else flat
+            memory, print_ = (_core.Memory([], READ), unusable) if flat is None else flat
             round_ = Exchange(self.job, self._ledger, Pattern.TO_ROOT, label, [memory], [], root, print=print_)
         self._run(round_, timeout)
         if not round_.fit and structure is not None:
@@ -377,7 +345,9 @@ class MessageBackend(Backend):
         def end() -> None:
             self.job.rounds.abort(self.context, failure)
             self.job.post.abort(self.context, failure)
-            self.job.rounds.tell(self._ledger, encode(ABORT, self.context, payload=reason.encode()[:1024]))
+            # Others may hear of this sooner than of a loss that is the cause of it.
+            lost = next((rank + 1 for rank in self.members if rank in self.job.lost), 0)
+            self.job.rounds.tell(self._ledger, encode(ABORT, self.context, lost, payload=reason.encode()[:1024]))
 
         self.job.call(end)
 
@@ -412,134 +382,14 @@ class MessageBackend(Backend):
         if operation.failure is not None:
             raise error_of(operation, self, limit)
 
-    def _started(self, round_: Round) -> Request:
-        self.job.start([round_])
-        return MessageRequest(self, round_)
-
-    def _memory(self, operation: str, buffers: Sequence[Buffer], access: int) -> _core.Memory:
-        """Look at buffers; if this rank cannot use them, the call fails on all ranks."""
-        try:
-            return _core.Memory(buffers, access)
-        except BaseException:
-            self.refuse(operation)
-            raise
-
-    def _any(self, operation: str, payload: Any) -> _core.Memory:
-        return self._memory(operation, payload if isinstance(payload, list) else [payload], _READ)
-
-    def _all(self, operation: str, payloads: Sequence[Any] | None) -> list[_core.Memory]:
-        self._check_list(operation, payloads)
-        return [self._any(operation, payload) for payload in payloads or ()]
-
-    def _lists(self, operation: str, lists: Sequence[Sequence[Buffer]] | None, access: int) -> list[_core.Memory]:
-        self._check_list(operation, lists)
-        return [self._memory(operation, buffers, access) for buffers in lists or ()]
-
-    def _check_list(self, operation: str, lists: Sequence[Any] | None) -> None:
-        if lists is None or len(lists) != self.size:
-            self._refuse(operation, "a list with an entry for each rank of the group is needed")
-
-    def _refuse(self, operation: str, text: str) -> None:
-        self.refuse(operation)
-        raise ValueError(f"{operation}: {text}")
-
-    def _check_own(self, operation: str, given: _core.Memory, taken: _core.Memory) -> None:
-        if given.type != taken.type or given.nbytes != taken.nbytes:
-            self._refuse(operation, "this rank's own part does not fit what it is to be received into")
-
-    def _barrier(self) -> Exchange:
-        return Exchange(self.job, self._ledger, Pattern.NONE, LABELS["barrier"])
-
-    def _gather(
-        self, buffers: Sequence[Buffer], into: Sequence[Sequence[Buffer]] | None, root: int, operation: str
-    ) -> Exchange:
-        gives = [self._memory(operation, buffers, _READ)]
-        takes = self._lists(operation, into, _WRITE) if self.rank == root else []
-        return Exchange(self.job, self._ledger, Pattern.TO_ROOT, LABELS[operation], gives, takes, root)
-
-    def _broadcast(self, buffers: Sequence[Buffer], root: int, operation: str) -> Exchange:
-        memory = [self._memory(operation, buffers, _READ if self.rank == root else _WRITE)]
-        gives, takes = (memory, []) if self.rank == root else ([], memory)
-        return Exchange(self.job, self._ledger, Pattern.BROADCAST, LABELS[operation], gives, takes, root)
-
-    def _scatter(
-        self, parts: Sequence[Sequence[Buffer]] | None, into: Sequence[Buffer], root: int, operation: str
-    ) -> Exchange:
-        gives = self._lists(operation, parts, _READ) if self.rank == root else []
-        takes = [self._memory(operation, into, _WRITE)]
-        if self.rank == root:
-            self._check_own(operation, gives[root], takes[0])
-        return Exchange(self.job, self._ledger, Pattern.SCATTER, LABELS[operation], gives, takes, root)
-
-    def _all_gather(self, buffers: Sequence[Buffer], into: list[Any] | Buffer, operation: str) -> Exchange:
-        gives = self._memory(operation, buffers, _READ)
-        if isinstance(into, list):
-            takes = self._lists(operation, into, _WRITE)
-        else:
-            whole = self._memory(operation, [into], _WRITE)
-            part = whole.nbytes // self.size
-            if part * self.size != whole.nbytes:
-                self._refuse(operation, "the buffer to fill has no equal part for each rank")
-            takes = [whole.part(rank * part, part) for rank in range(self.size)]
-        self._check_own(operation, gives, takes[self.rank])
-        return Exchange(self.job, self._ledger, Pattern.TO_ALL, LABELS[operation], [gives], takes)
-
-    def _all_to_all(
-        self, parts: Sequence[Sequence[Buffer]], into: Sequence[Sequence[Buffer]], operation: str
-    ) -> Exchange:
-        takes, gives = self._lists(operation, into, _WRITE), self._lists(operation, parts, _READ)
-        self._check_own(operation, gives[self.rank], takes[self.rank])
-        return Exchange(self.job, self._ledger, Pattern.PAIRS, LABELS[operation], gives, takes)
-
-    def _made(
-        self,
-        pattern: Pattern,
-        operation: str,
-        gives: Sequence[_core.Memory],
-        takes: Sequence[None],
-        root: int = -1,
-    ) -> Exchange:
-        return Exchange(self.job, self._ledger, pattern, LABELS[operation], gives, takes, root, makes=True)
-
     def _received(self, round_: Exchange, own: _core.Memory) -> list[Received]:
         received: list[Received] = [_bytes_of(memory) for memory in round_.takes if memory is not None]
         received.insert(self.rank, own.read())
         return received
 
-    def _reduce(
-        self, result: Result, buffers: Sequence[Buffer], reduction: Reduction, root: int, operation: str
-    ) -> Reduce:
-        gets = result == Result.EVERYWHERE or self.rank == root
-        memory = self._memory(operation, buffers, _UPDATE if gets else _READ)
-        self._check_reducible(operation, memory, reduction)
-        return self._reduction(result, operation, [memory], memory if gets else None, reduction, root)
-
-    def _reduce_scatter(
-        self, parts: Sequence[Sequence[Buffer]], into: Sequence[Buffer], reduction: Reduction, operation: str
-    ) -> Reduce:
-        taken = self._memory(operation, into, _WRITE)
-        self._check_reducible(operation, taken, reduction)
-        given = self._lists(operation, parts, _READ)
-        self._check_own(operation, given[self.rank], taken)
-        return self._reduction(Result.SCATTERED, operation, given, taken, reduction)
-
-    def _reduction(
-        self,
-        result: Result,
-        operation: str,
-        parts: Sequence[_core.Memory],
-        into: _core.Memory | None,
-        reduction: Reduction,
-        root: int = -1,
-    ) -> Reduce:
-        number = REDUCTIONS[reduction.op]
-        label = LABELS[operation]
-        return Reduce(self.job, self._ledger, result, label, parts, into, number, reduction.factor, root)
-
-    def _check_reducible(self, operation: str, memory: _core.Memory, reduction: Reduction) -> None:
-        if not all(_core.reducible(kind, REDUCTIONS[reduction.op]) for kind, _ in memory.runs):
-            self.refuse(operation)
-            raise TypeError(f"{operation}: the reduction has no meaning for this dtype")
+    def _started(self, round_: Round) -> Request:
+        self.job.start([round_])
+        return MessageRequest(self, round_)
 
 
 def _bytes_of(memory: _core.Memory | None) -> Received:

@@ -91,7 +91,7 @@ class Call(NamedTuple):
         if len(content) != _CALL.size + (gives + takes) * _FIT.size:
             raise BadFrameError(f"a call of {len(content)} bytes that says it has {gives} and {takes} parts")
         fits = [(count, Fit(*fit)) for count, *fit in _FIT.iter_unpack(content[_CALL.size :])]
-        return cls(*numbers, tuple(fits[:gives]), tuple(fits[gives:]))
+        return cls._make([*numbers, tuple(fits[:gives]), tuple(fits[gives:])])
 
 
 def digest_of(numbers: object) -> int:

@@ -75,7 +75,7 @@ class Exchange(Round):
         self.gives, self.takes = list(gives), list(takes)
         self.fit = True
         self.prints: list[bytes] = []
-        first = (self.gives or [each for each in self.takes if each is not None] or [None])[0]
+        first = next((each for each in (*self.gives, *self.takes) if each is not None), None)
         of_gives = shrink([Fit(each.type, each.nbytes) for each in self.gives])
         of_takes = shrink([Fit(0, 0) if each is None else Fit(each.type, each.nbytes) for each in self.takes])
         digest = 0

@@ -105,7 +105,7 @@ def decode(head: bytes) -> Frame:
     """
     if len(head) < HEAD_BYTES:
         raise BadFrameError(f"a head of {len(head)} bytes, where there are at least {HEAD_BYTES}")
-    frame = Frame(*_HEAD.unpack_from(head), memoryview(head)[HEAD_BYTES:])
+    frame = Frame._make([*_HEAD.unpack_from(head), memoryview(head)[HEAD_BYTES:]])
     if not EAGER <= frame.kind <= LEAVE:
         raise BadFrameError(f"a frame of kind {frame.kind}, which there is not")
     return frame

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from corral.backends.messages import frames
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from corral.backends.messages.job import Job
     from corral.backends.messages.transport import Arrival
 
-__all__ = ["Inquiries", "label_text"]
+__all__ = ["Answer", "Inquiries", "label_text"]
 
 _PATIENCE = 0.3  # seconds that an answer may take: who drives, answers at once
 _MOST_ASKED = 64
@@ -26,7 +27,9 @@ _ANSWER = struct.Struct(
 _STATES = {1: "is in", 2: "has finished", 3: "has failed in", 4: "called"}
 
 
-class _Answer(NamedTuple):
+class Answer(NamedTuple):
+    """What a rank does: what it waits for, if it `waits`; and how many collectives it has called, with the last one."""
+
     waits: int
     here: int
     collective: int
@@ -52,21 +55,14 @@ class Inquiries:
         self.job = job
         self._token = 0
         self._asked: set[int] = set()
-        self._answers: dict[int, _Answer] = {}
+        self._answers: dict[int, Answer] = {}
         self.handlers = {frames.ASK: self._on_ask, frames.TELL: self._on_tell}
 
     def states(self, operation: Operation) -> str:
         """Say what each rank does that an operation may be waiting for. Drives until they have answered."""
-        job = self.job
-        ranks = [rank for rank in operation.needed() if rank != job.rank]
-        asked = [rank for rank in ranks if rank not in job.lost][:_MOST_ASKED]
-        self._token += 1
-        self._asked, self._answers = set(asked), {}
+        ranks = [rank for rank in operation.needed() if rank != self.job.rank]
         sequence = operation.sequence
-        for rank in asked:
-            job.send(rank, frames.encode(frames.ASK, operation.context, self._token))
-        job.drive_until(lambda: operation.done or not self._asked, _PATIENCE)
-        answers, self._asked = self._answers, set()
+        answers = self.ask(ranks[:_MOST_ASKED], operation.context, lambda: operation.done)
         texts = []
         for rank in ranks:
             answer = answers.get(rank)
@@ -77,18 +73,30 @@ class Inquiries:
             texts = [self._text(rank, answers.get(rank), sequence) for rank in ranks]
         return "; ".join(texts)
 
+    def ask(self, ranks: Sequence[int], context: int, enough: Callable[[], bool] = bool) -> dict[int, Answer]:
+        """Ask ranks what they do, and return what those say that answer soon. With the turn; drives."""
+        job = self.job
+        self._token += 1
+        self._asked, self._answers = {rank for rank in ranks if rank not in job.lost}, {}
+        for rank in self._asked:
+            job.send(rank, frames.encode(frames.ASK, context, self._token))
+        job.drive_until(lambda: enough() or not self._asked, _PATIENCE)
+        self._asked = set()
+        return self._answers
+
     def lose(self, rank: int) -> None:
         self._asked.discard(rank)
 
-    def _text(self, rank: int, answer: _Answer | None, sequence: int | None) -> str:
+    def _text(self, rank: int, answer: Answer | None, sequence: int | None) -> str:
         user = self.job.global_rank
         who = f"rank {user(rank)}"
         if rank in self.job.lost:
             return f"{who} {self.job.peers.end_text(rank)}"
         if answer is None:
+            silent = time.monotonic() - self.job.heard[rank]
             return (
-                f"{who} does not answer: it is in none of corral's operations, or it is stopped"
-                f"{self.job.rounds.known_text(rank)}"
+                f"{who} does not answer: it is in none of corral's operations, or stopped, and nothing has come from "
+                f"it for {silent:.1f} s"
             )
         if answer.waits:
             what, where = label_text(answer.label), "" if answer.here else " of another group"
@@ -124,5 +132,5 @@ class Inquiries:
         if len(frame.payload) < _ANSWER.size:
             raise BadFrameError("an answer that is too short")
         call = Call.decode(frame.payload[_ANSWER.size :]) if len(frame.payload) > _ANSWER.size else None
-        self._answers[arrival.source] = _Answer(*_ANSWER.unpack_from(frame.payload), call)
+        self._answers[arrival.source] = Answer._make([*_ANSWER.unpack_from(frame.payload), call])
         self._asked.discard(arrival.source)

@@ -56,6 +56,7 @@ class Job:
         self.global_ranks = {rank: rank for rank in range(self.size)}
         self.closed = False
         self.forked = False
+        self.heard = [time.monotonic()] * self.size
         self.peers = Peers(self)
         self.lost = self.peers.lost
         self.turns = Turns(transport.wake)
@@ -122,6 +123,8 @@ class Job:
 
     def progress(self) -> None:
         """Do all that can be done now."""
+        if self.closed:
+            return
         for arrival in self.transport.arrivals():
             self._dispatch(arrival)
         if self._moving:
@@ -136,12 +139,14 @@ class Job:
             self.rounds.look()
 
     def _dispatch(self, arrival: Arrival) -> None:
+        self.heard[arrival.source] = time.monotonic()
         try:
             frame = frames.decode(arrival.head)
             if frame.kind in (frames.RISE, frames.FALL):
-                frame = self._joined(arrival.source, frame)
-                if frame is None:
+                whole = self._joined(arrival.source, frame)
+                if whole is None:
                     return
+                frame = whole
             self._handlers[frame.kind](arrival, frame)
         except BadFrameError as error:
             self.peers.lose(arrival.source, f"has sent what makes no sense ({error})")
@@ -347,6 +352,9 @@ class Job:
             return
 
         def say() -> None:
+            for context in list(self.rounds.ledgers):
+                self.rounds.close(context)
+                self.post.close(context)
             for rank in range(self.size):
                 if rank != self.rank:
                     self.send(rank, frames.encode(frames.LEAVE))

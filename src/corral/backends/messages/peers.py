@@ -23,7 +23,7 @@ __all__ = ["Peers"]
 _PROCESS = struct.Struct("<qQ")
 _LOOK = 0.1  # seconds between looks at the other processes of the host
 _GRACE = 0.3  # seconds for what a process sent before its end to come
-_END = 100  # milliseconds for a process to end whose connection has
+_END = 300  # milliseconds for a process to end whose connection has
 
 
 class Peers:
@@ -74,7 +74,7 @@ class Peers:
         if len(lost) != self._known:
             self._known = len(lost)
             for rank, how in list(lost.items()):
-                self.lose(rank, how)
+                self.lose(rank, f"is gone: it {how}")
         if not self._processes:
             return
         now = time.monotonic()

@@ -210,10 +210,9 @@ def _between(runs: _Runs, first: int, last: int) -> list[tuple[int, int]]:
 
 
 def _bits(factor: float) -> int:
-    number: int = struct.unpack("<Q", struct.pack("<d", factor))[0]
-    return number
+    return int.from_bytes(struct.pack("<d", factor), "little")
 
 
 def _factor(bits: int) -> float:
-    factor: float = struct.unpack("<d", struct.pack("<Q", bits))[0]
+    factor: float = struct.unpack("<d", bits.to_bytes(8, "little"))[0]
     return factor

@@ -182,6 +182,8 @@ class Rounds:
     def _on_abort(self, arrival: Arrival, frame: Frame) -> None:
         text = bytes(frame.payload).decode(errors="replace")
         failure = Failure(Reason.ABORTED, arrival.source, text=text)
+        if 0 < frame.a <= self.job.size:
+            failure = Failure(Reason.LOST, frame.a - 1)
         self.abort(frame.context, failure)
         self.job.post.abort(frame.context, failure)
 

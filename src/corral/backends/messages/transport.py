@@ -89,7 +89,11 @@ class Transport(abc.ABC):
 
     @abc.abstractmethod
     def lost(self) -> Mapping[int, str]:
-        """Return the ranks that cannot be reached any more, and what is known of how they went."""
+        """Return the ranks that cannot be reached any more, and what is known of how they went.
+
+        That is said in words that follow "rank 3", as in "has closed its connection"; and only when all that has come
+        from that rank has been taken by `arrivals`. Empty where an engine cannot know.
+        """
 
     @abc.abstractmethod
     def close(self, timeout: float) -> None:

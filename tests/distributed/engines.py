@@ -1,0 +1,68 @@
+"""Which backend the ranks of a test run on."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from corral.distributed import groups
+
+__all__ = ["VARIABLE", "chosen", "next_sequence", "patience", "through_with", "waited"]
+
+VARIABLE = "CORRAL_TEST_BACKEND"
+_PROGRAMS = Path(__file__).parents[2] / "docs" / "programs"
+_EXAMPLES = {"sockets": _PROGRAMS / "socket_transport.py"}
+"""Backends that are not part of the package, and what makes them known."""
+
+
+def chosen() -> str:
+    """Return the name of the backend to test, after making it known if the package does not."""
+    name = os.environ.get(VARIABLE, "shm")
+    path = _EXAMPLES.get(name)
+    if path is not None:
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None
+        assert spec.loader is not None
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    return name
+
+
+def waited(rank: int) -> float | None:
+    """Return for how many seconds a rank has been waiting, asleep; ``None`` if it does not."""
+    job = groups.world.backend.job
+    if hasattr(job, "engine"):
+        waiting = job.engine.waiting(rank)
+        return None if waiting is None else (time.monotonic_ns() - waiting[4]) / 1e9
+    answer = _ask(rank)
+    return answer.seconds if answer is not None and answer.waits else None
+
+
+def through_with(rank: int, sequence: int) -> bool:
+    """Whether a rank is through with a collective of the default group that has failed there."""
+    backend = groups.world.backend
+    if hasattr(backend.job, "engine"):
+        last = backend.job.engine.last_call(rank, backend.context)
+        return last is not None and (last[0] > sequence or (last[0] == sequence and last[1][5] == 3))
+    answer = _ask(rank)
+    return answer is not None and (answer.last - 1 > sequence or (answer.last - 1 == sequence and answer.state == 3))
+
+
+def next_sequence() -> int:
+    """Return the number of this rank's next collective in the default group."""
+    backend = groups.world.backend
+    return backend._group.next_sequence if hasattr(backend.job, "engine") else backend._ledger.next
+
+
+def _ask(rank: int) -> Any:
+    """Ask a rank of an engine that moves messages what it does."""
+    backend, answers = groups.world.backend, {}
+    backend.job.call(lambda: answers.update(backend.job.inquiries.ask([rank], backend.context)))
+    return answers.get(rank)
+
+
+def patience() -> float:
+    """Return how many times as long as shared memory's ranks those of this backend may take to end."""
+    return 1.0 if os.environ.get(VARIABLE, "shm") == "shm" else 3.0
