@@ -1,0 +1,315 @@
+"""The transport over MPI, by mpi4py.
+
+MPI has no wait with a limit, and nothing that another thread could end: it is asked again and again, at once
+for a moment, then after pauses that grow to a millisecond.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import struct
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from mpi4py import MPI
+
+from corral.backends import pieces
+from corral.backends.lanes import Movement
+from corral.backends.messages.transport import Arrival, Transfer, Transport
+from corral.backends.places import Place, Processes, here
+from corral.backends.waking import Signal
+from corral.distributed.errors import DistBackendError, DistNetworkError
+
+__all__ = ["MpiTransport"]
+
+_HEAD_TAG = 1
+_FIRST_BODY_TAG, _BODY_TAGS = 2, 1 << 14  # MPI allows tags up to 32767 at least
+_PREFIX = struct.Struct("<HHQ")  # kind, the body's tag, its size
+_DATA, _BYE, _ENDING = 1, 2, 3
+_BLOCK = 1 << 30  # most bytes of a block: counts of MPI before 4.0 are of 31 bits
+_SPIN = 1e-3  # seconds without pauses
+_FIRST_PAUSE, _LAST_PAUSE = 50e-6, 1e-3
+_LOOK = 0.02  # seconds between two looks for ranks that have ended
+_MOMENT = 0.2  # seconds in which a process that says so is seen to end
+_LAST_WORDS = 1.0  # seconds for telling the others that this process ends
+
+
+class _Transfer(Movement):
+    """A request of MPI, and what it needs until it is complete."""
+
+    __slots__ = ("keep", "kind", "peer", "request")
+
+    def __init__(self, peer: int, request: Any, keep: Any, kind: Any = None) -> None:
+        super().__init__()
+        self.peer = peer
+        self.request = request
+        self.keep = keep
+        self.kind = kind  # the derived datatype, to be freed
+
+    def look(self) -> bool:
+        """Ask MPI whether it has ended."""
+        if self._done:
+            return True
+        error: BaseException | None = None
+        try:
+            if not self.request.Test():
+                return False
+        except MPI.Exception as failure:
+            error = DistNetworkError(f"MPI could not exchange data with rank {self.peer}: {failure}")
+        self.release()
+        self.end(error)
+        return True
+
+    def release(self) -> None:
+        self.keep = None
+        if self.kind is not None:
+            self.kind.Free()
+            self.kind = None
+
+
+class MpiTransport(Transport):
+    """Frames as messages of MPI.
+
+    Parameters
+    ----------
+    comm
+        A communicator, of which every rank makes a transport at the same time. A duplicate of it is used.
+    """
+
+    name = "mpi"
+    head_limit = 1 << 14
+
+    def __init__(self, comm: Any, signal: Signal | None = None) -> None:
+        if not isinstance(comm, MPI.Intracomm):
+            raise TypeError(f"comm must be an intracommunicator of mpi4py, got {type(comm).__qualname__}")
+        if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
+            raise DistBackendError(
+                "MPI was initialized for use by one thread only; corral needs MPI_THREAD_SERIALIZED at least: set "
+                "mpi4py.rc.thread_level = 'multiple' before the first `from mpi4py import MPI`"
+            )
+        self._comm = comm.Dup()
+        self._comm.Set_errhandler(MPI.ERRORS_RETURN)
+        self.rank, self.size = self._comm.rank, self._comm.size
+        places = [Place.decode(place) for place in self._comm.allgather(here().encode())]
+        self.hosts = [place.host for place in places]
+        self._processes = Processes(places, self.rank)
+        self._signal = Signal() if signal is None else signal
+        self._moving: list[_Transfer] = []
+        self._arrived: deque[Arrival] = deque()
+        self._gone: dict[int, str] = {}
+        self._ending: dict[int, float] = {}  # ranks whose processes end, and when to wait no longer to see how
+        self._kept: list[_Transfer] = []  # of ranks that are lost: MPI may yet touch their memory
+        self._bodies = [0] * self.size  # sent to each rank
+        self._looked = 0.0
+        atexit.register(self._end)
+
+    @classmethod
+    def create(
+        cls,
+        rank: int,
+        world_size: int,
+        meet: Callable[[bytes], list[bytes]],
+        timeout: float,
+        signal: Signal | None = None,
+        comm: Any = None,
+    ) -> MpiTransport:
+        """Make a transport of a communicator, `COMM_WORLD` when ``None``, in which the ranks have met already."""
+        return cls(MPI.COMM_WORLD if comm is None else comm, signal)
+
+    # Sending -------------------------------------------------------------------------------------------------
+
+    def send(self, dst: int, head: bytes, body: Sequence[memoryview] = ()) -> Transfer:
+        size = pieces.total(body)
+        tag = 0
+        if size:
+            tag = _FIRST_BODY_TAG + self._bodies[dst] % _BODY_TAGS
+            self._bodies[dst] += 1
+        if dst in self._gone:
+            return self._failed(dst)
+        transfer = self._post(dst, _PREFIX.pack(_DATA, tag, size) + head)
+        if not size or transfer._error is not None:
+            if not transfer._done:  # MPI has not copied it yet; but it is a copy, and the caller's memory is free
+                self._moving.append(transfer)
+                return _finished
+            return transfer
+        if not transfer._done:
+            self._moving.append(transfer)
+        return self._start(self._comm.Isend, dst, tag, body)
+
+    def _post(self, dst: int, frame: bytes) -> _Transfer:
+        try:
+            request = self._comm.Isend([frame, MPI.BYTE], dst, _HEAD_TAG)
+        except MPI.Exception as error:
+            return self._failed(dst, error)
+        transfer = _Transfer(dst, request, frame)
+        transfer.look()
+        return transfer
+
+    def _start(self, start: Callable[..., Any], peer: int, tag: int, parts: Sequence[memoryview]) -> _Transfer:
+        """Start moving pieces of memory, from or to where they lie."""
+        kind = None
+        blocks = [part[at : at + _BLOCK] for part in parts for at in range(0, part.nbytes, _BLOCK)]
+        try:
+            if len(blocks) == 1:
+                request = start([blocks[0], MPI.BYTE], peer, tag)
+            else:
+                kind = MPI.BYTE.Create_hindexed([block.nbytes for block in blocks], [*map(pieces.address_of, blocks)])
+                kind.Commit()
+                request = start([MPI.BOTTOM, 1, kind], peer, tag)
+        except MPI.Exception as error:
+            if kind is not None:
+                kind.Free()
+            return self._failed(peer, error)
+        transfer = _Transfer(peer, request, parts, kind)
+        if not transfer.look():
+            self._moving.append(transfer)
+        return transfer
+
+    def _failed(self, peer: int, error: BaseException | None = None) -> _Transfer:
+        transfer = _Transfer(peer, None, None)
+        if peer in self._gone:
+            transfer.end(DistNetworkError(f"rank {peer} {self._gone[peer]}"))
+        else:
+            transfer.end(DistNetworkError(f"MPI could not exchange data with rank {peer}: {error}"))
+        return transfer
+
+    # Receiving -----------------------------------------------------------------------------------------------
+
+    def arrivals(self) -> Iterable[Arrival]:
+        self._progress()
+        arrived = self._arrived
+        while arrived:
+            yield arrived.popleft()
+
+    def receive(self, arrival: Arrival, into: Sequence[memoryview]) -> Transfer:
+        return self._start(self._comm.Irecv, arrival.source, arrival.handle, into)
+
+    def _progress(self) -> bool:
+        """See what has come and what has ended; say whether anything has."""
+        changed = False
+        while (message := self._probe()) is not None:
+            self._take(*message)
+            changed = True
+        if self._moving:
+            moving = [transfer for transfer in self._moving if not transfer.look()]
+            changed = changed or len(moving) < len(self._moving)
+            self._moving = moving
+        return changed
+
+    def _probe(self) -> tuple[Any, Any] | None:
+        status = MPI.Status()
+        try:
+            message = self._comm.Improbe(MPI.ANY_SOURCE, _HEAD_TAG, status)
+        except MPI.Exception as error:
+            self._hear_of_failure(error)
+            return None
+        return None if message is None else (message, status)
+
+    def _take(self, message: Any, status: Any) -> None:
+        source = status.Get_source()
+        data = bytearray(status.Get_count(MPI.BYTE))
+        message.Recv([data, MPI.BYTE])
+        if source in self._gone:
+            return
+        if not _PREFIX.size <= len(data) <= _PREFIX.size + self.head_limit:
+            self._lose(source, "sent a message that makes no sense")
+            return
+        kind, tag, size = _PREFIX.unpack_from(data)
+        if kind == _DATA:
+            self._arrived.append(Arrival(source, bytes(data[_PREFIX.size :]), size, tag))
+        elif kind == _BYE:
+            self._lose(source, "left the job (destroy_process_group)")
+        else:
+            self._ending[source] = time.monotonic() + _MOMENT
+
+    # Ranks that are lost -------------------------------------------------------------------------------------
+
+    def _hear_of_failure(self, error: Any) -> None:
+        """Note the ranks that an MPI with fault tolerance knows to have failed, so that it serves the others."""
+        try:
+            self._comm.Ack_failed(self.size)
+            failed = self._comm.Get_failed()
+            ranks = MPI.Group.Translate_ranks(failed, None, self._comm.Get_group())
+        except (MPI.Exception, NotImplementedError, AttributeError):
+            raise DistBackendError(f"MPI failed on rank {self.rank}: {error}") from error
+        for rank in ranks:
+            self._lose(rank, self._processes.end_of(rank, _LOOK) or "has failed")
+
+    def _lose(self, rank: int, how: str) -> None:
+        if rank in self._gone:
+            return
+        self._gone[rank] = how
+        for transfer in self._moving:
+            if transfer.peer == rank and not transfer.look():
+                self._kept.append(transfer)
+                transfer.end(DistNetworkError(f"rank {rank} {how}"))
+        self._moving = [transfer for transfer in self._moving if not transfer._done]
+
+    def lost(self) -> Mapping[int, str]:
+        now = time.monotonic()
+        if now - self._looked >= _LOOK:
+            self._looked = now
+            ended = self._processes.ended()
+            if len(ended) > len(self._gone) or any(rank not in self._gone for rank in ended):
+                self._progress()  # what they have sent before
+                for rank, how in ended.items():
+                    self._lose(rank, how)
+            for rank, deadline in self._ending.items():
+                if now >= deadline:
+                    self._lose(rank, "is ending")
+        return self._gone
+
+    # Waiting and ending --------------------------------------------------------------------------------------
+
+    def wait(self, seconds: float) -> None:
+        if self._progress() or self._arrived or self._signal.wait(0.0):
+            return
+        start = now = time.monotonic()
+        known = len(self._gone)
+        pause = _FIRST_PAUSE
+        while now < start + seconds:
+            if now < start + _SPIN:
+                os.sched_yield()
+                if self._signal.wait(0.0):
+                    return
+            else:
+                if self._signal.wait(min(pause, start + seconds - now)):
+                    return
+                pause = min(pause * 1.5, _LAST_PAUSE)
+            if self._progress() or len(self.lost()) > known:
+                return
+            now = time.monotonic()
+
+    def wake(self) -> None:
+        self._signal.set()
+
+    def close(self, timeout: float) -> None:
+        self._leave(_BYE, timeout)
+
+    def _end(self) -> None:
+        self._leave(_ENDING, _LAST_WORDS)
+
+    def _leave(self, kind: int, timeout: float) -> None:
+        """Deliver what was sent, and say that nothing more comes: the process itself may live on."""
+        atexit.unregister(self._end)
+        if self._comm == MPI.COMM_NULL or MPI.Is_finalized():
+            return
+        deadline = time.monotonic() + timeout
+        for rank in range(self.size):
+            if rank != self.rank and rank not in self._gone:
+                self._moving.append(self._post(rank, _PREFIX.pack(kind, 0, 0)))
+        while self._moving and time.monotonic() < deadline:
+            self.wait(min(_LOOK, deadline - time.monotonic()))
+            self._moving = [transfer for transfer in self._moving if not transfer.look()]
+        self._processes.close()
+        # A communicator made later could be mistaken for a freed one by ranks that still send in it.
+        if not self._moving and not self._kept and len(self._gone) == self.size - 1:
+            self._comm.Free()
+        self._comm = MPI.COMM_NULL
+
+
+_finished = Movement()
+_finished.end()

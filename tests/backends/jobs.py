@@ -1,0 +1,175 @@
+"""Runs a function on transports of every kind, each rank in a process of its own."""
+
+from __future__ import annotations
+
+import base64
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ranks import _collect
+
+_spawn = multiprocessing.get_context("spawn")
+_ROOT = Path(__file__).parents[2]
+
+NAMES = ["gloo", "mpi"]
+
+
+def run(
+    name: str, function: Callable[..., Any], size: int, *args: Any, dies: Sequence[int] = (), timeout: float = 60.0
+) -> list[Any]:
+    """Call ``function(transport, *args)`` on `size` ranks and return what each returned.
+
+    Fails if one raises, if one of `dies` is not killed by SIGKILL, or another one does not end well.
+    """
+    if name.startswith("mpi"):
+        return _run_mpi(name, function, size, args, dies, timeout)
+    pytest.importorskip("torch")
+    ends, processes = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            for rank in range(size):
+                ours, theirs = _spawn.Pipe(duplex=False)
+                process = _spawn.Process(
+                    target=_rank, args=(theirs, name, function, rank, size, f"file://{folder}/meet", args), daemon=True
+                )
+                process.start()
+                theirs.close()
+                ends.append(ours)
+                processes.append(process)
+            return _collect(ends, processes, timeout, dict.fromkeys(dies, -signal.SIGKILL))
+        finally:
+            for process in processes:
+                if process.is_alive():
+                    process.kill()
+                process.join()
+
+
+def _rank(
+    end: Any, name: str, function: Callable[..., Any], rank: int, size: int, meeting: str, args: tuple[Any, ...]
+) -> None:
+    try:
+        from corral.distributed import rendezvous
+
+        def meet(payload: bytes) -> list[bytes]:
+            return rendezvous.meet(meeting, rank, size, payload, 20.0)
+
+        end.send((True, function(make(name, rank, size, meet), *args)))
+    except BaseException:
+        end.send((False, traceback.format_exc()))
+        raise SystemExit(1) from None
+
+
+def make(name: str, rank: int, size: int, meet: Callable[[bytes], list[bytes]] | None) -> Any:
+    """Make this rank's transport of a kind."""
+    if name == "gloo":
+        from corral.backends.torch import TorchTransport
+
+        return TorchTransport.create(rank, size, meet, 20.0)
+    from corral.backends.mpi import MpiTransport
+
+    return MpiTransport.create(rank, size, meet, 20.0)
+
+
+# What mpirun does when a rank dies: nothing, so that the others can go on; or tell them, if they would know.
+_OPTIONS = {"mpi": ["--runtime-options", "continuous"], "mpi-ulfm": ["--with-ft", "ulfm"]}
+
+
+def mpirun() -> list[str]:
+    """Return the command that starts ranks of MPI, or skip the test."""
+    pytest.importorskip("mpi4py")
+    command = Path(sysconfig.get_path("scripts")) / "mpirun"
+    if not command.exists():
+        pytest.skip("Open MPI is not installed in this environment")
+    as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    return [str(command), *as_root, "--oversubscribe"]
+
+
+def _run_mpi(
+    name: str, function: Callable[..., Any], size: int, args: tuple[Any, ...], dies: Sequence[int], timeout: float
+) -> list[Any]:
+    command = mpirun()
+    call = base64.b64encode(pickle.dumps((name, function, args))).decode()
+    environ = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE", "MASTER_PORT")}
+    environ["PYTHONPATH"] = os.pathsep.join([str(_ROOT), *filter(None, sys.path)])
+    with tempfile.TemporaryDirectory() as folder:
+        process = subprocess.Popen(
+            [*command, *_OPTIONS[name], "-n", str(size), sys.executable, "-m", "tests.backends.jobs", folder, call],
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            cwd=_ROOT,
+        )
+        try:
+            output, _ = process.communicate(timeout=timeout)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            output, _ = process.communicate()
+            print(output)
+            raise
+        results: list[Any] = []
+        for rank in range(size):
+            file = Path(folder) / str(rank)
+            good, value = pickle.loads(file.read_bytes()) if file.exists() else (rank in dies, None)
+            assert good, f"rank {rank} raised:\n{value}\n{output}"
+            results.append(value)
+        assert dies or process.returncode == 0, output
+        return results
+
+
+def _mpi_rank(folder: str, call: str) -> None:
+    name, function, args = pickle.loads(base64.b64decode(call))
+    transport = make(name, -1, -1, None)
+    try:
+        outcome = (True, function(transport, *args))
+    except BaseException:
+        outcome = (False, traceback.format_exc())
+    (Path(folder) / str(transport.rank)).write_bytes(pickle.dumps(outcome))
+    if not outcome[0]:
+        os._exit(1)  # without waiting for the others, as MPI would
+
+
+def until(transport: Any, ready: Callable[[], Any], seconds: float = 50.0) -> Any:
+    """Let a transport work until ``ready()`` returns something true, and return that."""
+    deadline = time.monotonic() + seconds
+    while not (found := ready()):
+        left = deadline - time.monotonic()
+        assert left > 0, f"rank {transport.rank} waited in vain; lost: {transport.lost()}"
+        transport.wait(min(left, 1.0))
+    return found
+
+
+def take(transport: Any, count: int) -> list[Any]:
+    """Return the next frames that arrive at a transport."""
+    arrived: list[Any] = []
+
+    def enough() -> bool:
+        arrived.extend(transport.arrivals())
+        return len(arrived) >= count
+
+    until(transport, enough)
+    return arrived
+
+
+def finish(transport: Any, transfers: Sequence[Any]) -> None:
+    """Wait for transfers to end well."""
+    until(transport, lambda: all(transfer.done() for transfer in transfers))
+    for transfer in transfers:
+        assert transfer.error() is None, transfer.error()
+
+
+if __name__ == "__main__":
+    _mpi_rank(*sys.argv[1:])
