@@ -23,7 +23,7 @@ from ranks import _collect
 _spawn = multiprocessing.get_context("spawn")
 _ROOT = Path(__file__).parents[2]
 
-NAMES = ["gloo", "mpi"]
+NAMES = ["gloo", "mpi", "hybrid", "hybrid-mpi"]
 
 
 def run(
@@ -33,7 +33,7 @@ def run(
 
     Fails if one raises, if one of `dies` is not killed by SIGKILL, or another one does not end well.
     """
-    if name.startswith("mpi"):
+    if "mpi" in name:
         return _run_mpi(name, function, size, args, dies, timeout)
     pytest.importorskip("torch")
     ends, processes = [], []
@@ -73,17 +73,25 @@ def _rank(
 
 def make(name: str, rank: int, size: int, meet: Callable[[bytes], list[bytes]] | None) -> Any:
     """Make this rank's transport of a kind."""
-    if name == "gloo":
-        from corral.backends.torch import TorchTransport
+    if "mpi" in name:
+        from corral.backends.mpi import MpiTransport as Engine
+    else:
+        from corral.backends.torch import TorchTransport as Engine
+    if not name.startswith("hybrid"):
+        return Engine.create(rank, size, meet, 20.0)
+    from corral.backends.hybrid import HybridTransport
 
-        return TorchTransport.create(rank, size, meet, 20.0)
-    from corral.backends.mpi import MpiTransport
-
-    return MpiTransport.create(rank, size, meet, 20.0)
+    # Ranks 0 and 1 are on one host, the others on another.
+    os.environ["CORRAL_HOST_ID"] = f"host {rank // 2}"
+    return HybridTransport.create(rank, size, meet, 20.0, Engine.create)
 
 
 # What mpirun does when a rank dies: nothing, so that the others can go on; or tell them, if they would know.
-_OPTIONS = {"mpi": ["--runtime-options", "continuous"], "mpi-ulfm": ["--with-ft", "ulfm"]}
+_OPTIONS = {
+    "mpi": ["--runtime-options", "continuous"],
+    "mpi-ulfm": ["--with-ft", "ulfm"],
+    "hybrid-mpi": ["--runtime-options", "continuous"],
+}
 
 
 def mpirun() -> list[str]:
@@ -132,7 +140,10 @@ def _run_mpi(
 
 def _mpi_rank(folder: str, call: str) -> None:
     name, function, args = pickle.loads(base64.b64decode(call))
-    transport = make(name, -1, -1, None)
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    transport = make(name, world.rank, world.size, world.allgather)
     try:
         outcome = (True, function(transport, *args))
     except BaseException:

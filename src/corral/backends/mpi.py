@@ -111,13 +111,34 @@ class MpiTransport(Transport):
         cls,
         rank: int,
         world_size: int,
-        meet: Callable[[bytes], list[bytes]],
+        meet: Callable[[bytes], list[bytes]] | None,
         timeout: float,
         signal: Signal | None = None,
         comm: Any = None,
     ) -> MpiTransport:
-        """Make a transport of a communicator, `COMM_WORLD` when ``None``, in which the ranks have met already."""
-        return cls(MPI.COMM_WORLD if comm is None else comm, signal)
+        """Make a transport of a communicator; when ``None``, of those of `COMM_WORLD` who meet: all, if nobody does.
+
+        Raises
+        ------
+        DistBackendError
+            If MPI does not connect those who meet.
+        """
+        world = MPI.COMM_WORLD
+        if comm is not None or meet is None:
+            return cls(world if comm is None else comm, signal)
+        members = [int.from_bytes(told, "little") for told in meet(world.rank.to_bytes(4, "little"))]
+        if len(set(members)) < world_size or max(members) >= world.size:
+            raise DistBackendError(
+                f"MPI does not connect the {world_size} ranks that meet: this process is rank {world.rank} of "
+                f"{world.size} in MPI.COMM_WORLD. Start all of them by one mpirun or srun."
+            )
+        if members == [*range(world.size)]:
+            return cls(world, signal)
+        some = world.Create_group(world.Get_group().Incl(members))
+        try:
+            return cls(some, signal)
+        finally:
+            some.Free()
 
     # Sending -------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-__all__ = ["address_of", "cut", "joined", "parcels", "spread", "total"]
+__all__ = ["Incoming", "address_of", "cut", "outgoing", "parcels", "total"]
 
 
 def total(pieces: Iterable[memoryview]) -> int:
@@ -87,19 +87,57 @@ def parcels(pieces: Sequence[memoryview], most: int, small: int, large: int) -> 
         small *= 8
 
 
-def joined(run: Sequence[memoryview]) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-    """Return the bytes of a run in one piece of new memory."""
+def outgoing(pieces: Sequence[memoryview], sizes: Sequence[int]) -> list[memoryview]:
+    """Return pieces as messages of the given sizes: each a part of a piece where it lies, or a copy of several."""
+    return [run[0] if len(run) == 1 else _joined(run) for run in cut(pieces, sizes)]
+
+
+def _joined(run: Sequence[memoryview]) -> memoryview:
     memory = np.empty(total(run), np.uint8)
     at = 0
     for part in run:
         memory[at : at + part.nbytes] = np.frombuffer(part, np.uint8)
         at += part.nbytes
-    return memory
+    return memoryview(memory)
 
 
-def spread(memory: np.ndarray[tuple[int], np.dtype[np.uint8]], run: Sequence[memoryview]) -> None:
-    """Write memory of a run's size into its parts."""
-    at = 0
-    for part in run:
-        np.frombuffer(part, np.uint8)[:] = memory[at : at + part.nbytes]
-        at += part.nbytes
+class Incoming:
+    """Memory for messages of the given sizes that together fill pieces.
+
+    Attributes
+    ----------
+    messages : list of memoryview
+        The memory for each: a part of a piece, or memory that stands in for parts of several until `finish`.
+
+    Examples
+    --------
+    >>> memory = np.zeros(6, np.uint8)
+    >>> incoming = Incoming([memoryview(memory[:2]), memoryview(memory[2:])], [3, 3])
+    >>> incoming.messages[0][:] = b"abc"
+    >>> incoming.messages[1][:] = b"def"
+    >>> incoming.finish()
+    >>> memory.tobytes()
+    b'abcdef'
+    """
+
+    __slots__ = ("_staged", "messages")
+
+    def __init__(self, pieces: Sequence[memoryview], sizes: Sequence[int]) -> None:
+        self.messages: list[memoryview] = []
+        self._staged: list[tuple[memoryview, list[memoryview]]] = []
+        for size, run in zip(sizes, cut(pieces, sizes), strict=True):
+            if len(run) == 1:
+                self.messages.append(run[0])
+            else:
+                memory = memoryview(np.empty(size, np.uint8))
+                self._staged.append((memory, run))
+                self.messages.append(memory)
+
+    def finish(self) -> None:
+        """Bring what has come into the pieces."""
+        for memory, run in self._staged:
+            at = 0
+            for part in run:
+                part[:] = memory[at : at + part.nbytes]
+                at += part.nbytes
+        self._staged.clear()

@@ -121,7 +121,7 @@ class TorchTransport(Transport):
                 return movement
             works = [
                 (self._engine.send([tensor], dst, _FIRST_BODY_TAG + number), tensor)
-                for tensor in map(_tensor_of_run, pieces.cut(body, sizes))
+                for tensor in map(_tensor, pieces.outgoing(body, sizes))
             ]
         except RuntimeError as error:
             movement.end(self._failure(dst, error))
@@ -175,26 +175,19 @@ class TorchTransport(Transport):
         movement = Movement()
         source = arrival.source
         number, sizes = arrival.handle
-        staged = []
-        works = []
+        incoming = pieces.Incoming(into, sizes)
         try:
-            for run in pieces.cut(into, sizes):
-                if len(run) == 1:
-                    tensor = _tensor(run[0])
-                else:
-                    memory = np.empty(pieces.total(run), np.uint8)
-                    staged.append((memory, run))
-                    tensor = torch.from_numpy(memory)
-                works.append((self._engine.recv([tensor], source, _FIRST_BODY_TAG + number), tensor))
+            works = [
+                (self._engine.recv([tensor], source, _FIRST_BODY_TAG + number), tensor)
+                for tensor in map(_tensor, incoming.messages)
+            ]
         except RuntimeError as error:
             movement.end(self._failure(source, error))
             return movement
 
-        def after() -> None:
-            for memory, run in staged:
-                pieces.spread(memory, run)
-
-        self._lane(self._taking, source).add(functools.partial(self._await_all, source, works, movement, after))
+        self._lane(self._taking, source).add(
+            functools.partial(self._await_all, source, works, movement, incoming.finish)
+        )
         return movement
 
     def _post_all(self, peer: int) -> list[_Slot]:
@@ -332,10 +325,6 @@ def _tensor(piece: memoryview) -> Any:
     if not piece.readonly:
         return torch.frombuffer(piece, dtype=torch.uint8)
     return torch.from_numpy(np.asarray(_Memory(piece)))
-
-
-def _tensor_of_run(run: Sequence[memoryview]) -> Any:
-    return _tensor(run[0]) if len(run) == 1 else torch.from_numpy(pieces.joined(run))
 
 
 def _reason(error: BaseException) -> str:
