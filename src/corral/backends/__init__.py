@@ -33,7 +33,8 @@ class Engine(Protocol):
         rank, world_size
             This rank, and the number of ranks.
         meet
-            Hands in this rank's bytes and returns those of all ranks, in rank order. May be called once.
+            Hands in this rank's bytes and returns those of all ranks, in rank order. May be called several times, by
+            all ranks alike. Its attribute ``address``, if it has one, says where they meet.
         timeout
             Seconds that operations, and the creation itself, may take.
         """
@@ -50,6 +51,11 @@ _entries: dict[str, _Entry] = {
         "corral.backends.shm:ShmBackend",
         "reinstall corral from a wheel, or build it with `pip install .`",
         ("corral._core",),
+    ),
+    "gloo": _Entry("corral.backends.torch:GlooBackend", "pip install 'corral[torch]'", ("torch",)),
+    "mpi": _Entry("corral.backends.mpi:MpiBackend", "pip install 'corral[mpi]'", ("mpi4py",)),
+    "hybrid": _Entry(
+        "corral.backends.hybrid:HybridBackend", "pip install 'corral[torch]' or 'corral[mpi]'", ("torch|mpi4py",)
     ),
 }
 
@@ -73,7 +79,7 @@ def available(name: str) -> bool:
     needed = list(entry.requires)
     if isinstance(entry.target, str):  # of a package that is not loaded, its root: to look further would import it
         needed.append(entry.target.partition(":")[0].partition(".")[0])
-    return all(importlib.util.find_spec(module) is not None for module in needed)
+    return all(any(map(importlib.util.find_spec, modules.split("|"))) for modules in needed)
 
 
 def register(name: str, target: str | Engine, hint: str = "", requires: Sequence[str] = ()) -> None:
@@ -88,7 +94,8 @@ def register(name: str, target: str | Engine, hint: str = "", requires: Sequence
     hint
         What to do when the import fails, for the error message.
     requires
-        Modules that it cannot do without, such as ``"mpi4py"``, by which `available` judges.
+        Modules that it cannot do without, such as ``"mpi4py"``, or ``"torch|mpi4py"`` where one of them is enough, by
+        which `available` judges.
 
     Examples
     --------

@@ -313,8 +313,11 @@ class Backend(abc.ABC):
         """Make every operation of the group that is under way, here or elsewhere, fail with `reason`."""
 
     @abc.abstractmethod
-    def renumber(self) -> None:
-        """Let the ranks of this group be those that errors speak of, in place of those that the job began with."""
+    def renumber(self, ranks: Sequence[int] | None = None) -> None:
+        """Let errors call the ranks of this group by these numbers, in place of those that the job began with.
+
+        By their ranks in the group when ``None``.
+        """
 
     @abc.abstractmethod
     def abandon(self, deliver: bool) -> None:

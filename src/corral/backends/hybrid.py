@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import struct
 import threading
 import time
@@ -10,15 +11,17 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from corral.backends import pieces
+from corral.backends import available, load, pieces
 from corral.backends.base import Operation, Request
 from corral.backends.lanes import Movement
+from corral.backends.messages.backend import MessageBackend
 from corral.backends.messages.transport import Arrival, Transfer, Transport
 from corral.backends.shm import ShmBackend
 from corral.backends.waking import Signal
 from corral.distributed.errors import DistError, DistTimeoutError, PeerLostError
+from corral.distributed.starters import starter_of
 
-__all__ = ["HybridTransport"]
+__all__ = ["HybridBackend", "HybridTransport", "between_hosts"]
 
 _HEAD_TAG, _FIRST_BODY_TAG, _BODY_TAGS = 0, 1, 1 << 14
 _PREFIX = struct.Struct("<HH")  # the body's number and messages; then the messages' sizes
@@ -231,3 +234,38 @@ class HybridTransport(Transport):
 
 def _mates(hosts: Sequence[str], rank: int) -> list[int]:
     return [other for other, host in enumerate(hosts) if host == hosts[rank]]
+
+
+class HybridBackend(MessageBackend):
+    """A group of ranks on several hosts."""
+
+    @classmethod
+    def create(cls, rank: int, world_size: int, meet: Callable[[bytes], list[bytes]], timeout: float) -> MessageBackend:
+        """Join a job: shared memory within each host; between hosts, what `between_hosts` says."""
+        return cls.over(HybridTransport.create(rank, world_size, meet, timeout, _engine()), timeout)
+
+
+def between_hosts() -> str:
+    """Return the name of the backend that carries data between hosts.
+
+    That is what the environment variable ``CORRAL_HYBRID`` says; else ``"mpi"`` where MPI started this process and
+    mpi4py is installed, and ``"gloo"`` elsewhere.
+
+    Examples
+    --------
+    >>> between_hosts()
+    'gloo'
+    """
+    asked = os.environ.get("CORRAL_HYBRID")
+    if asked:
+        if asked not in ("gloo", "mpi"):
+            raise ValueError(f"CORRAL_HYBRID must be 'gloo' or 'mpi', got {asked!r}")
+        return asked
+    started_by_mpi = starter_of(os.environ).name != "torchrun"
+    return "mpi" if started_by_mpi and available("mpi") else "gloo"
+
+
+def _engine() -> Callable[..., Transport]:
+    engine: Any = load(between_hosts())
+    make: Callable[..., Transport] = engine.transport.create
+    return make

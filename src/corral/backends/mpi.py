@@ -14,16 +14,20 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from mpi4py import MPI
+try:
+    from mpi4py import MPI
+except RuntimeError as error:  # mpi4py is installed, but no MPI that it could load
+    raise ImportError(str(error)) from error
 
 from corral.backends import pieces
 from corral.backends.lanes import Movement
+from corral.backends.messages.backend import MessageBackend
 from corral.backends.messages.transport import Arrival, Transfer, Transport
 from corral.backends.places import Place, Processes, here
 from corral.backends.waking import Signal
 from corral.distributed.errors import DistBackendError, DistNetworkError
 
-__all__ = ["MpiTransport"]
+__all__ = ["MpiBackend", "MpiTransport"]
 
 _HEAD_TAG = 1
 _FIRST_BODY_TAG, _BODY_TAGS = 2, 1 << 14  # MPI allows tags up to 32767 at least
@@ -257,7 +261,7 @@ class MpiTransport(Transport):
         except (MPI.Exception, NotImplementedError, AttributeError):
             raise DistBackendError(f"MPI failed on rank {self.rank}: {error}") from error
         for rank in ranks:
-            self._lose(rank, self._processes.end_of(rank, _LOOK) or "has failed")
+            self._lose(rank, "has failed")
 
     def _lose(self, rank: int, how: str) -> None:
         if rank in self._gone:
@@ -274,12 +278,12 @@ class MpiTransport(Transport):
         if now - self._looked >= _LOOK:
             self._looked = now
             ended = self._processes.ended()
-            if len(ended) > len(self._gone) or any(rank not in self._gone for rank in ended):
+            if ended:
                 self._progress()  # what they have sent before
                 for rank, how in ended.items():
                     self._lose(rank, how)
             for rank, deadline in self._ending.items():
-                if now >= deadline:
+                if rank not in self._gone and now >= deadline:
                     self._lose(rank, "is ending")
         return self._gone
 
@@ -334,3 +338,24 @@ class MpiTransport(Transport):
 
 _finished = Movement()
 _finished.end()
+
+
+class MpiBackend(MessageBackend):
+    """A group of ranks on MPI."""
+
+    transport = MpiTransport
+
+    meets = False
+    """MPI has brought the ranks together already, and says which this is, of how many."""
+
+    @classmethod
+    def create(
+        cls,
+        rank: int,
+        world_size: int,
+        meet: Callable[[bytes], list[bytes]] | None,
+        timeout: float,
+        comm: Any = None,
+    ) -> MessageBackend:
+        """Join a job: see `MpiTransport.create`."""
+        return cls.over(MpiTransport.create(rank, world_size, meet, timeout, comm=comm), timeout)

@@ -388,8 +388,8 @@ class ShmBackend(Backend):
         if late is not None:  # the last chance to say it
             raise self._error(late, timeout)
 
-    def renumber(self) -> None:
-        self.job.global_ranks = {member: rank for rank, member in enumerate(self.members)}
+    def renumber(self, ranks: Sequence[int] | None = None) -> None:
+        self.job.global_ranks = dict(zip(self.members, range(self.size) if ranks is None else ranks, strict=True))
 
     def abandon(self, deliver: bool) -> None:
         if deliver:

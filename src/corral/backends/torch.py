@@ -24,12 +24,13 @@ import torch
 
 from corral.backends import pieces, torch_groups
 from corral.backends.lanes import Lane, Movement
+from corral.backends.messages.backend import MessageBackend
 from corral.backends.messages.transport import Arrival, Transfer, Transport
-from corral.backends.places import Place, Processes, here
 from corral.backends.waking import Signal
 from corral.distributed.errors import DistNetworkError
+from corral.distributed.host_identity import host_identity
 
-__all__ = ["TorchTransport"]
+__all__ = ["GlooBackend", "TorchTransport", "backend_of"]
 
 _HEAD_TAG = 0x63000000  # as nobody else who uses the group will choose
 _FIRST_BODY_TAG, _BODY_TAGS = 0x63000001, 1 << 14
@@ -40,7 +41,6 @@ _MOST_MESSAGES = 256  # of one body
 _SMALL, _LARGE = 1 << 17, 1 << 30  # bytes up to which pieces of a body are put together; most bytes of a message
 _UNWAITED = 32  # heads sent to a rank whose ends nobody has waited for
 _NO_LIMIT = timedelta(days=10000)
-_MOMENT = 0.2  # seconds in which a process whose connections have closed is seen to end
 _LAST_WORDS = 1.0  # seconds for telling the others that this process ends
 
 
@@ -52,18 +52,17 @@ class TorchTransport(Transport):
     engine
         The group's engine for CPU tensors. All its ranks make a transport of it, and send nothing else with
         this one's tags.
-    places
-        Where each rank runs.
+    hosts
+        A name of each rank's host.
     """
 
     name = "gloo"
     head_limit = 1 << 15
 
-    def __init__(self, engine: Any, places: Sequence[Place], signal: Signal | None = None) -> None:
+    def __init__(self, engine: Any, hosts: Sequence[str], signal: Signal | None = None) -> None:
         self.rank, self.size = engine.rank(), engine.size()
-        self.hosts = [place.host for place in places]
+        self.hosts = hosts
         self._engine = engine
-        self._processes = Processes(places, self.rank)
         self._signal = Signal() if signal is None else signal
         self._arrived: deque[Arrival] = deque()
         self._gone: dict[int, str] = {}
@@ -95,8 +94,8 @@ class TorchTransport(Transport):
         signal: Signal | None = None,
     ) -> TorchTransport:
         """Connect the ranks of a job."""
-        places = [Place.decode(place) for place in meet(here().encode())]
-        return cls(torch_groups.gloo_group(rank, world_size, meet, places, timeout), places, signal)
+        hosts = [told.decode() for told in meet(host_identity().encode())]
+        return cls(torch_groups.gloo_group(rank, world_size, meet, hosts, timeout), hosts, signal)
 
     # Sending -------------------------------------------------------------------------------------------------
 
@@ -196,16 +195,19 @@ class TorchTransport(Transport):
 
     def _hear(self, peer: int, slots: list[_Slot]) -> None:
         """Take heads from one rank until it says goodbye or is lost; the body of a thread."""
+        left = _POSTED
         for slot in itertools.cycle(slots):
             try:
                 slot.work.wait(_NO_LIMIT)
             except RuntimeError as error:
-                how = self._processes.end_of(peer, _MOMENT)
-                self._lose(peer, how or f"cannot be reached any more: {_reason(error)}")
+                self._lose(peer, f"cannot be reached any more: {_reason(error)}")
                 return
             arrival = self._read(peer, slot.view)
             if arrival is None:
-                return
+                left -= 1
+                if not left:
+                    return
+                continue
             try:
                 slot.post()
             except RuntimeError:
@@ -223,7 +225,7 @@ class TorchTransport(Transport):
             return None
         if kind == _ENDING:
             self._say_bye(peer, _BYE)
-            self._lose(peer, self._processes.end_of(peer, _MOMENT) or "is ending")
+            self._lose(peer, "is ending")
             return None
         if kind != _DATA or number >= _BODY_TAGS or count > _MOST_MESSAGES or size > self.head_limit:
             self._lose(peer, "sent a message that makes no sense")
@@ -255,10 +257,11 @@ class TorchTransport(Transport):
                 return
             self._said_bye.add(peer)
         try:
-            work = self._post(_PREFIX.pack(kind, 0, 0, 0), peer)
+            # One for each receive that the other has posted: none may be left when the group goes on to serve others.
+            works = [self._post(_PREFIX.pack(kind, 0, 0, 0), peer) for _ in range(_POSTED)]
         except RuntimeError:  # it is gone already
             return
-        self._lane(self._sending, peer).add(functools.partial(self._await_all, peer, [work], None, None))
+        self._lane(self._sending, peer).add(functools.partial(self._await_all, peer, works, None, None))
 
     def close(self, timeout: float) -> None:
         self._leave(_BYE, timeout)
@@ -286,7 +289,6 @@ class TorchTransport(Transport):
             lanes = [*self._sending.values(), *self._taking.values()]
         for lane in lanes:
             lane.close(deadline - time.monotonic())
-        self._processes.close()
         self._engine = None
 
 
@@ -333,3 +335,21 @@ def _reason(error: BaseException) -> str:
     if text.startswith("["):
         text = text.partition("] ")[2]
     return text.partition(". This is typically")[0]
+
+
+class GlooBackend(MessageBackend):
+    """A group of ranks on gloo, as torch has it."""
+
+    transport = TorchTransport
+
+    @classmethod
+    def create(cls, rank: int, world_size: int, meet: Callable[[bytes], list[bytes]], timeout: float) -> MessageBackend:
+        """Join a job: connect the ranks who meet."""
+        return cls.over(TorchTransport.create(rank, world_size, meet, timeout), timeout)
+
+
+def backend_of(group: Any, timeout: float) -> MessageBackend:
+    """Make the backend of a group of torch's, which goes on to serve torch as well."""
+    engine = torch_groups.gloo_of(group)
+    hosts = torch_groups.exchange_hosts(engine, host_identity(), timeout)
+    return GlooBackend.over(TorchTransport(engine, hosts), timeout)

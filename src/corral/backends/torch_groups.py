@@ -7,17 +7,17 @@ import socket
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 import torch
 import torch.distributed as torch_dist
 
-from corral.backends.places import Place
 from corral.distributed.errors import DistBackendError, DistNetworkError
 
-__all__ = ["exchange_places", "gloo_group", "gloo_of"]
+__all__ = ["exchange_hosts", "gloo_group", "gloo_of"]
 
-_PLACE_BYTES = 512
+_NAME_BYTES = 512
 
 
 class _MeetingStore(torch_dist.Store):  # type: ignore[misc]
@@ -57,9 +57,7 @@ class _MeetingStore(torch_dist.Store):  # type: ignore[misc]
         return self._known[key]
 
 
-def gloo_group(
-    rank: int, size: int, meet: Callable[[bytes], list[bytes]], places: Sequence[Place], timeout: float
-) -> Any:
+def gloo_group(rank: int, size: int, meet: Callable[[bytes], list[bytes]], hosts: Sequence[str], timeout: float) -> Any:
     """Connect the ranks of a job by gloo and return the group: one of torch's engines that torch knows nothing of.
 
     Gloo listens on loopback where all ranks share a host. Otherwise on the interface that ``GLOO_SOCKET_IFNAME``
@@ -76,7 +74,7 @@ def gloo_group(
     options = torch_dist.ProcessGroupGloo._Options()
     options._timeout = timedelta(seconds=min(timeout, 1e8))
     try:
-        options._devices = [_device(places, getattr(meet, "address", ""))]
+        options._devices = [_device(hosts, getattr(meet, "address", ""))]
         return torch_dist.ProcessGroupGloo(store, rank, size, options)
     except RuntimeError as error:
         if store.error is not None:
@@ -87,14 +85,14 @@ def gloo_group(
         ) from error
 
 
-def _device(places: Sequence[Place], met_at: str) -> Any:
+def _device(hosts: Sequence[str], met_at: str) -> Any:
     make = torch_dist.ProcessGroupGloo.create_device
     interface = os.environ.get("GLOO_SOCKET_IFNAME")
     if interface:
         return make(interface=interface.split(",")[0], lazy_init=False)
-    if len({place.host for place in places}) == 1:
+    if len(set(hosts)) == 1:
         return make(hostname="127.0.0.1", lazy_init=False)
-    address = _address_towards(met_at or os.environ.get("MASTER_ADDR", ""))
+    address = _address_towards(urlsplit(met_at).hostname or os.environ.get("MASTER_ADDR", ""))
     if address is not None:
         return make(hostname=address, lazy_init=False)
     return torch_dist.ProcessGroupGloo.create_default_device(lazy_init=False)
@@ -142,15 +140,14 @@ def gloo_of(group: Any) -> Any:
     return engine
 
 
-def exchange_places(engine: Any, mine: Place, timeout: float) -> list[Place]:
-    """Tell all ranks of a group of torch's where this one runs; return where each does."""
+def exchange_hosts(engine: Any, mine: str, timeout: float) -> list[str]:
+    """Tell all ranks of a group of torch's the name of this one's host; return the names of all."""
     data = mine.encode()
-    if len(data) > _PLACE_BYTES - 2:
-        raise DistBackendError(f"from_torch: the name of this host is too long: {mine.host!r}")
-    sent = torch.zeros(_PLACE_BYTES, dtype=torch.uint8)
+    if len(data) > _NAME_BYTES - 2:
+        raise DistBackendError(f"from_torch: the name of this host is too long: {mine!r}")
+    sent = torch.zeros(_NAME_BYTES, dtype=torch.uint8)
     sent[: len(data) + 2] = torch.frombuffer(bytearray(len(data).to_bytes(2, "little") + data), dtype=torch.uint8)
     got = [torch.empty_like(sent) for _ in range(engine.size())]
     engine.allgather([got], [sent]).wait(timedelta(seconds=min(timeout, 1e8)))
-    return [
-        Place.decode(told[2 : 2 + int.from_bytes(told[:2], "little")]) for told in (t.numpy().tobytes() for t in got)
-    ]
+    told = [tensor.numpy().tobytes() for tensor in got]
+    return [data[2 : 2 + int.from_bytes(data[:2], "little")].decode() for data in told]

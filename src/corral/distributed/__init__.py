@@ -53,6 +53,7 @@ from corral.distributed.exchanges import (
     all_to_all,
     all_to_all_single,
 )
+from corral.distributed.from_torch import from_torch
 from corral.distributed.groups import (
     GroupMember,
     ProcessGroup,
@@ -130,6 +131,7 @@ __all__ = [
     "broadcast_object_list",
     "default_pg_timeout",
     "destroy_process_group",
+    "from_torch",
     "gather",
     "gather_object",
     "get_backend",

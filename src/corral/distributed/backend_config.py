@@ -40,6 +40,7 @@ class Backend(str):
 
     UNDEFINED: ClassVar[str] = "undefined"
     SHM: ClassVar[str] = "shm"
+    HYBRID: ClassVar[str] = "hybrid"
     GLOO: ClassVar[str] = "gloo"
     NCCL: ClassVar[str] = "nccl"
     UCC: ClassVar[str] = "ucc"
@@ -47,7 +48,7 @@ class Backend(str):
     XCCL: ClassVar[str] = "xccl"
     FAKE: ClassVar[str] = "fake"
 
-    backend_list: ClassVar[list[str]] = [UNDEFINED, SHM, GLOO, NCCL, XCCL, UCC, MPI, FAKE]
+    backend_list: ClassVar[list[str]] = [UNDEFINED, SHM, HYBRID, GLOO, NCCL, XCCL, UCC, MPI, FAKE]
     """Every name, those of `register_backend` included."""
 
     default_device_backend_map: ClassVar[dict[str, str]] = {"cpu": backends.DEFAULT, "cuda": backends.DEFAULT}
@@ -55,6 +56,7 @@ class Backend(str):
 
     backend_capability: ClassVar[dict[str, list[str]]] = {
         SHM: ["cpu", "cuda"],
+        HYBRID: ["cpu", "cuda"],
         GLOO: ["cpu", "cuda"],
         NCCL: ["cuda"],
         XCCL: ["xpu"],

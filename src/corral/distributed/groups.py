@@ -46,6 +46,8 @@ class ProcessGroup:
         Whether objects that the safe format cannot hold may be pickled.
     backend : Backend
         The engine that carries out the group's operations.
+    backend_name : str
+        What `get_backend` returns: the name of the engine, or of several for different devices.
     """
 
     __slots__ = (
@@ -57,6 +59,7 @@ class ProcessGroup:
         "_size",
         "allow_pickle",
         "backend",
+        "backend_name",
         "closed",
         "group_desc",
         "group_name",
@@ -70,8 +73,10 @@ class ProcessGroup:
         group_name: str,
         group_desc: str | None = None,
         allow_pickle: bool = True,
+        backend_name: str = "",
     ) -> None:
         self.backend = backend
+        self.backend_name = backend_name or backend.name
         self.ranks = tuple(ranks)
         self.group_name = group_name
         self.group_desc = group_desc or "undefined"
@@ -253,7 +258,7 @@ def get_world_size(group: Group = None) -> int:
 
 
 def get_backend(group: Group = None) -> str:
-    """Return the name of a group's backend, such as ``"shm"``.
+    """Return the name of a group's backend, such as ``"shm"``, or ``"cpu:shm,cuda:nccl"`` where it was made so.
 
     Raises
     ------
@@ -263,7 +268,7 @@ def get_backend(group: Group = None) -> str:
     found = default_group() if group is None else _known(group)
     if found is None:
         raise ValueError("Invalid process group specified: this rank is not in it")
-    return found.backend.name
+    return found.backend_name
 
 
 def get_group_rank(group: ProcessGroup, global_rank: int) -> int:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import hashlib
 import sys
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from corral import backends
-from corral.distributed import groups, rendezvous
+from corral.distributed import engines, groups, rendezvous
 from corral.distributed.errors import MismatchError
 from corral.distributed.groups import NON_GROUP_MEMBER, Group, ProcessGroup
 from corral.distributed.work import seconds
 from corral.wire.pickles import permitted
+
+if TYPE_CHECKING:
+    from corral.backends.base import Backend
 
 __all__ = ["destroy_process_group", "init_process_group", "is_available", "new_group"]
 
@@ -51,6 +53,7 @@ def init_process_group(
     pg_options: Any | None = None,
     device_id: Any | None = None,
     *,
+    comm: Any | None = None,
     allow_pickle: bool | None = None,
 ) -> None:
     """Meet the other ranks of the job and make the default group of all of them.
@@ -58,7 +61,8 @@ def init_process_group(
     Parameters
     ----------
     backend
-        Name of the engine; ``"shm"``, shared memory, when ``None``.
+        Name of the engine, or of one for each device: ``"cpu:shm,cuda:nccl"``. When ``None``: ``"shm"``, shared
+        memory, if all ranks share a host, and ``"hybrid"`` if they do not.
     init_method
         Where the ranks meet: ``"env://"`` (the default; reads ``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` and
         ``MASTER_PORT``), ``"tcp://host:port"`` or ``"file:///path"``.
@@ -72,6 +76,9 @@ def init_process_group(
         of torch's stores, to meet in, instead of `init_method`. It is kept until the group is destroyed.
     group_name, pg_options, device_id
         Accepted for compatibility with torch, and not used.
+    comm
+        A communicator of mpi4py, for the backend ``"mpi"``: its ranks are those of the job. ``MPI.COMM_WORLD`` when
+        ``None``. MPI needs no `init_method`, and says itself which rank this is.
     allow_pickle
         Whether the object collectives may pickle what the safe format cannot hold. Yes when ``None``, unless
         the environment has ``CORRAL_PICKLE=deny``, which is obeyed in any case.
@@ -81,27 +88,53 @@ def init_process_group(
     DistTimeoutError
         If some ranks do not come; the message names them.
     """
-    global _shared_count, _store
+    global _store
     if groups.world is not None:
         raise ValueError("trying to initialize the default process group twice!")
     if store is not None and init_method is not None:
         raise ValueError("Cannot specify both init_method and store.")
     limit = seconds(DEFAULT_TIMEOUT if timeout is None else timeout)
     assert limit is not None
-    engine = backends.load(backends.DEFAULT if backend is None else backend)
-    if store is not None:
-        if world_size <= 0:
-            raise ValueError(f"world_size must be positive if using store, got {world_size}")
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank must be in 0 to {world_size - 1} if using store, got {rank}")
-        meet = functools.partial(_meet_in_store, store, rank, world_size)
+    plan = engines.plan_for("mpi" if backend is None and comm is not None else backend, "init_process_group")
+    if comm is not None and plan.engine != "mpi":
+        raise ValueError(f"init_process_group: comm is for the backend 'mpi', got it with {backend!r}")
+    engine: Any = None if plan.engine is None else backends.load(plan.engine)
+    if engine is not None and not getattr(engine, "meets", True):
+        instance = engine.create(-1, -1, None, limit, comm=comm)
+        _check_given(instance, rank, world_size)
     else:
-        init_method, rank, world_size = rendezvous.resolve(init_method, rank, world_size)
-        meet = functools.partial(_meet, init_method, rank, world_size, limit)
-    instance = engine.create(rank, world_size, meet, limit)
+        if store is not None:
+            if world_size <= 0:
+                raise ValueError(f"world_size must be positive if using store, got {world_size}")
+            if not 0 <= rank < world_size:
+                raise ValueError(f"rank must be in 0 to {world_size - 1} if using store, got {rank}")
+            meet = engines.meet_in_store(store, rank, world_size)
+        else:
+            address, rank, world_size = rendezvous.resolve(init_method, rank, world_size)
+            meet = engines.meet_at(address, rank, world_size, limit)
+        instance = engines.join(plan.engine, rank, world_size, meet, limit)
+    make_world(instance, plan.written, allow_pickle)
     _store = store
+
+
+def make_world(instance: Backend, written: str = "", allow_pickle: bool | None = None) -> ProcessGroup:
+    """Make the default group of all ranks of an engine, whose name as the user wrote it is `written`."""
+    global _shared_count
+    atexit.unregister(_at_exit)
+    atexit.register(_at_exit)  # so that it comes before what the engine does at exit
     _shared_count = 1  # the default group is number 0
-    groups.set_world(ProcessGroup(instance, range(world_size), "0", "default_pg", _pickle_allowed(allow_pickle)))
+    pickle = _pickle_allowed(allow_pickle)
+    world = ProcessGroup(instance, range(instance.size), "0", "default_pg", pickle, written)
+    groups.set_world(world)
+    return world
+
+
+def _check_given(instance: Backend, rank: int, world_size: int) -> None:
+    """Raise if an engine that knows better was told another rank or size."""
+    for name, given, known in (("rank", rank, instance.rank), ("world_size", world_size, instance.size)):
+        if given not in (-1, known):
+            instance.close(0.0)
+            raise ValueError(f"init_process_group: {name} is {known} in {instance.name!r}, got {given}; leave it out")
 
 
 def destroy_process_group(group: Group = None) -> None:
@@ -167,7 +200,8 @@ def new_group(
     timeout
         As for `init_process_group`; the default group's when ``None``.
     backend
-        Name of the engine; the default group's when ``None``.
+        Name of the engine; the default group's when ``None``. With another one than the default group's, the members
+        connect by it.
     pg_options, device_id
         Accepted for compatibility with torch, and not used.
     use_local_synchronization
@@ -193,11 +227,7 @@ def new_group(
     parent = groups.default_group()
     with contextlib.nullcontext() if use_local_synchronization else groups.refusing(parent, "new_group"):
         limit = seconds(timeout)
-        if backend is not None and backend.lower() != parent.backend.name:
-            backends.load(backend)  # the better error, if there is no such backend at all
-            raise ValueError(
-                f"new_group: backend must be that of the default group, {parent.backend.name!r}, got {backend!r}"
-            )
+        plan = engines.plan_for(backend, "new_group")
         members = _members(parent, ranks, sort_ranks)
         pickle = parent.allow_pickle if allow_pickle is None else _pickle_allowed(allow_pickle)
     if use_local_synchronization:
@@ -213,7 +243,7 @@ def new_group(
         _shared_count += 1  # only now: a call that was refused somewhere has made no group on any rank
         if parent._rank not in members:
             return NON_GROUP_MEMBER
-    made = make_subgroup(parent, members, name, limit, group_desc, pickle)
+    made = make_subgroup(parent, members, name, limit, group_desc, pickle, plan)
     if use_local_synchronization:
         made.backend.barrier()
     return made
@@ -257,15 +287,32 @@ def make_subgroup(
     limit: float | None,
     group_desc: str | None,
     allow_pickle: bool,
+    plan: engines.Plan | None = None,
 ) -> ProcessGroup:
-    """Make a group of this and other ranks of `parent`, given as its group ranks, without talking to anyone."""
-    made = ProcessGroup(
-        parent.backend.split(positions, name, limit),
-        [parent.ranks[position] for position in positions],
-        name,
-        group_desc,
-        allow_pickle,
-    )
+    """Make a group of this and other ranks of `parent`, given as its group ranks.
+
+    Nobody is talked to, unless `plan` asks for another engine than `parent` has.
+    """
+    ranks = [parent.ranks[position] for position in positions]
+    if plan is None or plan.engine in (None, parent.backend.name):
+        instance = parent.backend.split(positions, name, limit)
+    else:
+        meet = engines.meet_in_group(parent.backend, positions, name, limit)
+        place = list(positions).index(parent._rank)
+        instance = engines.join(plan.engine, place, len(ranks), meet, limit or parent.backend.timeout)
+        instance.renumber(ranks)
+    written = parent.backend_name if plan is None else plan.written
+    made = ProcessGroup(instance, ranks, name, group_desc, allow_pickle, written)
+    _subgroups.append(made)
+    return made
+
+
+def add_group(instance: Backend, ranks: Sequence[int], name: str, allow_pickle: bool | None) -> ProcessGroup:
+    """Make a group of an engine that has connected some ranks of the default group by itself."""
+    parent = groups.default_group()
+    instance.renumber(ranks)
+    pickle = parent.allow_pickle if allow_pickle is None else _pickle_allowed(allow_pickle)
+    made = ProcessGroup(instance, ranks, name, None, pickle)
     _subgroups.append(made)
     return made
 
@@ -300,17 +347,6 @@ def open_groups() -> list[ProcessGroup]:
 
 def _pickle_allowed(allow_pickle: bool | None) -> bool:
     return permitted(True) and allow_pickle is not False
-
-
-def _meet(init_method: str, rank: int, world_size: int, limit: float, payload: bytes) -> list[bytes]:
-    return rendezvous.meet(init_method, rank, world_size, payload, limit)
-
-
-def _meet_in_store(store: Any, rank: int, world_size: int, payload: bytes) -> list[bytes]:
-    # What an earlier group left in the store must not be taken for what this one's ranks say.
-    meeting = store.add(f"corral/meetings/{rank}", 1) if hasattr(store, "add") else 1
-    store.set(f"corral/meet/{meeting}/{rank}", payload)
-    return [bytes(store.get(f"corral/meet/{meeting}/{other}")) for other in range(world_size)]
 
 
 def _at_exit() -> None:

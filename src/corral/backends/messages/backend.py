@@ -363,8 +363,8 @@ class MessageBackend(Backend):
         else:
             self.job.forget(self.context)
 
-    def renumber(self) -> None:
-        self.job.global_ranks = {member: rank for rank, member in enumerate(self.members)}
+    def renumber(self, ranks: Sequence[int] | None = None) -> None:
+        self.job.global_ranks = dict(zip(self.members, range(self.size) if ranks is None else ranks, strict=True))
 
     def abandon(self, deliver: bool) -> None:
         if deliver:
