@@ -13,7 +13,7 @@ import sysconfig
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,28 +36,58 @@ def run(
     if "mpi" in name:
         return _run_mpi(name, function, size, args, dies, timeout)
     pytest.importorskip("torch")
-    ends, processes = [], []
     with tempfile.TemporaryDirectory() as folder:
-        try:
-            for rank in range(size):
-                ours, theirs = _spawn.Pipe(duplex=False)
-                process = _spawn.Process(
-                    target=_rank, args=(theirs, name, function, rank, size, f"file://{folder}/meet", args), daemon=True
-                )
-                process.start()
-                theirs.close()
-                ends.append(ours)
-                processes.append(process)
-            return _collect(ends, processes, timeout, dict.fromkeys(dies, -signal.SIGKILL))
-        finally:
-            for process in processes:
-                if process.is_alive():
-                    process.kill()
-                process.join()
+        meeting = f"file://{folder}/meet"
+        return _run(_rank, size, (name, function, size, meeting, args), dict.fromkeys(dies, -signal.SIGKILL), timeout)
+
+
+def run_ranks(
+    function: Callable[..., Any],
+    size: int,
+    *args: Any,
+    exits: Mapping[int, int] | None = None,
+    timeout: float = 120.0,
+) -> list[Any]:
+    """Call ``function(rank, size, *args)`` in `size` processes without any group; else as `ranks.run`."""
+    pytest.importorskip("torch")
+    return _run(_bare_rank, size, (function, size, args), exits or {}, timeout)
+
+
+def run_under_mpirun(function: Callable[..., Any], size: int, *args: Any) -> list[Any]:
+    """Call ``function(rank, size, *args)`` in `size` processes that mpirun starts."""
+    return _run_mpi("", function, size, args, (), 120.0)
+
+
+def _run(
+    target: Callable[..., None], size: int, args: tuple[Any, ...], exits: Mapping[int, int], timeout: float
+) -> list[Any]:
+    ends, processes = [], []
+    try:
+        for rank in range(size):
+            ours, theirs = _spawn.Pipe(duplex=False)
+            process = _spawn.Process(target=target, args=(theirs, rank, *args), daemon=True)
+            process.start()
+            theirs.close()
+            ends.append(ours)
+            processes.append(process)
+        return _collect(ends, processes, timeout, exits)
+    finally:
+        for process in processes:
+            if process.is_alive():
+                process.kill()
+            process.join()
+
+
+def _bare_rank(end: Any, rank: int, function: Callable[..., Any], size: int, args: tuple[Any, ...]) -> None:
+    try:
+        end.send((True, function(rank, size, *args)))
+    except BaseException:
+        end.send((False, traceback.format_exc()))
+        raise SystemExit(1) from None
 
 
 def _rank(
-    end: Any, name: str, function: Callable[..., Any], rank: int, size: int, meeting: str, args: tuple[Any, ...]
+    end: Any, rank: int, name: str, function: Callable[..., Any], size: int, meeting: str, args: tuple[Any, ...]
 ) -> None:
     try:
         from corral.distributed import rendezvous
@@ -88,6 +118,7 @@ def make(name: str, rank: int, size: int, meet: Callable[[bytes], list[bytes]] |
 
 # What mpirun does when a rank dies: nothing, so that the others can go on; or tell them, if they would know.
 _OPTIONS = {
+    "": [],
     "mpi": ["--runtime-options", "continuous"],
     "mpi-ulfm": ["--with-ft", "ulfm"],
     "hybrid-mpi": ["--runtime-options", "continuous"],
@@ -143,12 +174,14 @@ def _mpi_rank(folder: str, call: str) -> None:
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
-    transport = make(name, world.rank, world.size, world.allgather)
     try:
-        outcome = (True, function(transport, *args))
+        if name:
+            outcome = (True, function(make(name, world.rank, world.size, world.allgather), *args))
+        else:
+            outcome = (True, function(world.rank, world.size, *args))
     except BaseException:
         outcome = (False, traceback.format_exc())
-    (Path(folder) / str(transport.rank)).write_bytes(pickle.dumps(outcome))
+    (Path(folder) / str(world.rank)).write_bytes(pickle.dumps(outcome))
     if not outcome[0]:
         os._exit(1)  # without waiting for the others, as MPI would
 
