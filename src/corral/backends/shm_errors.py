@@ -180,7 +180,7 @@ def error_of(failure: Any, backend: ShmBackend, timeout: float) -> DistBackendEr
     if reason == TIMEOUT:
         states = "; ".join(_doing(backend, r, failure.sequence) for r in _missing(backend, failure))
         return DistTimeoutError(
-            f"{heading} did not complete within {timeout:g} s. {states}. "
+            f"{heading} did not complete within its timeout of {timeout:g} s. {states}. "
             "Call the same operation on every rank it needs, or allow more time with timeout=."
         )
     if reason == PEER_LOST and rank < 0:

@@ -1,0 +1,1 @@
+"""What makes other libraries know corral; each module is named after the library and imported for its sake alone."""
