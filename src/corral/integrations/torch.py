@@ -38,7 +38,7 @@ def register() -> None:
 
 def _create(options: Any, _: Any) -> Any:
     """Make a process group: not before one is asked for are the modules imported that this takes."""
-    from corral.integrations.torch_group import create
+    from corral.integrations.torch_creation import create
 
     return create(options)
 

@@ -16,12 +16,14 @@ from torch._C import _distributed_c10d as c10d
 import corral.distributed as corral_dist
 from corral.distributed.groups import ProcessGroup
 from corral.distributed.work import Work
+from corral.integrations import torch_fast
 from corral.integrations.torch_sparse import all_reduce_sparse
-from corral.integrations.torch_work import FinishedWork, JoinedWork, PendingWork
+from corral.integrations.torch_work import JoinedWork, PendingWork, finished
 
 __all__ = ["Operations"]
 
 _SUM = dist.ReduceOp.SUM
+_UNSET = c10d.AllreduceOptions().timeout
 
 
 def _limit(timeout: timedelta | None) -> float | None:
@@ -36,6 +38,10 @@ class Operations:
     corral: ProcessGroup
     _coalesced: list[Any] | None = None
 
+    def _runs_here(self, options: Any) -> bool:
+        """Whether a call is to be done when it returns, within the group's timeout."""
+        return not (options is None or options.asyncOp or options.timeout != _UNSET or self.corral.closed)
+
     def _do(
         self, function: Callable[..., Any], outputs: list[Any], options: Any, *arguments: Any, **keywords: Any
     ) -> Any:
@@ -44,7 +50,7 @@ class Operations:
         if options is None or options.asyncOp or limit is not None:
             return self._started(function(*arguments, group=self.corral, async_op=True, **keywords), outputs, limit)
         function(*arguments, group=self.corral, **keywords)
-        return FinishedWork(outputs)
+        return finished(outputs)
 
     def _started(self, work: Work | None, outputs: list[Any], limit: float | None = None) -> PendingWork:
         assert work is not None  # as it is for those who are not in a group
@@ -80,10 +86,12 @@ class Operations:
             opts = _options(c10d.AllreduceOptions, timeout, reduceOp=op if opts is None else opts)
         if len(tensors) != 1:
             return self.allreduce_coalesced(tensors, opts)
+        if self._runs_here(opts) and torch_fast.all_reduce(self.corral.backend, tensors, opts.reduceOp):
+            return finished(tensors)
         (tensor,) = tensors
         if tensor.layout is torch.sparse_coo:
             all_reduce_sparse(tensor, opts.reduceOp, self.corral)
-            return FinishedWork(tensors)
+            return finished(tensors)
         return self._do(corral_dist.all_reduce, tensors, opts, tensor, opts.reduceOp)
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
@@ -113,6 +121,8 @@ class Operations:
     def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Any:
         """Combine all ranks' tensors, and give each rank an equal part."""
         op = _SUM if opts is None else opts.reduceOp
+        if self._runs_here(opts) and torch_fast.reduce_scatter_single(self.corral.backend, output, input, op):
+            return finished([output])
         return self._do(corral_dist.reduce_scatter_tensor, [output], opts, output, input, op)
 
     def reduce_scatter_single_coalesced(
@@ -131,6 +141,8 @@ class Operations:
             opts = None
         if opts is None:
             opts = _options(c10d.BroadcastOptions, timeout, rootRank=root)
+        if self._runs_here(opts) and torch_fast.broadcast(self.corral.backend, tensors, opts.rootRank):
+            return finished(tensors)
         (tensor,) = tensors
         return self._do(corral_dist.broadcast, tensors, opts, tensor, group_src=opts.rootRank)
 
@@ -165,10 +177,14 @@ class Operations:
         if not isinstance(opts, c10d.AllgatherOptions):
             opts = _options(c10d.AllgatherOptions, timeout or opts)
         (into,), (tensor,) = outputs, inputs
+        if self._runs_here(opts) and torch_fast.all_gather(self.corral.backend, into, tensor):
+            return finished(outputs)
         return self._do(corral_dist.all_gather, outputs, opts, into, tensor)
 
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Any:
         """Bring every rank's tensor to every rank, into one."""
+        if self._runs_here(opts) and torch_fast.all_gather_single(self.corral.backend, output, input):
+            return finished([output])
         return self._do(corral_dist.all_gather_into_tensor, [output], opts, output, input)
 
     def allgather_coalesced(
@@ -232,15 +248,6 @@ class Operations:
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
     alltoall_base = all_to_all_single
-
-    # A block of operations that are to be waited for together.
-
-    def _start_coalescing(self, device: Any = None) -> None:
-        self._coalesced = []
-
-    def _end_coalescing(self, device: Any = None) -> JoinedWork:
-        works, self._coalesced = self._coalesced or [], None
-        return JoinedWork(works, [])
 
 
 def _options(kind: Callable[[], Any], timeout: timedelta | None, **values: Any) -> Any:

@@ -15,12 +15,13 @@ import torch.distributed as dist
 from corral.distributed.groups import ProcessGroup
 from corral.integrations.torch import NAME
 from corral.integrations.torch_calls import Operations
-from corral.integrations.torch_meeting import Descent, meet
+from corral.integrations.torch_meeting import Descent
+from corral.integrations.torch_work import JoinedWork
 
 if TYPE_CHECKING:
     from corral.backends.base import Backend
 
-__all__ = ["CorralProcessGroup", "create"]
+__all__ = ["CorralProcessGroup"]
 
 
 class CorralProcessGroup(Operations, dist.ProcessGroup):  # type: ignore[misc]
@@ -91,6 +92,17 @@ class CorralProcessGroup(Operations, dist.ProcessGroup):  # type: ignore[misc]
     def _device_types(self) -> list[torch.device]:
         return [torch.device("cpu")]
 
+    def _get_backend(self, device: torch.device) -> Any:
+        """Return what carries out operations for a device: here, all devices'."""
+        return self
+
+    # What torch asks such an object whether it can.
+    supports_coalescing = supports_shrinking = supports_splitting = supports_time_estimate = False
+
+    def supports_tensor_alloc(self, device: torch.device) -> bool:
+        """Return false: tensors may lie anywhere."""
+        return False
+
     def set_timeout(self, timeout: timedelta) -> None:
         """Set how long an operation may take from now on."""
         self.corral.backend.timeout = timeout.total_seconds()
@@ -99,6 +111,13 @@ class CorralProcessGroup(Operations, dist.ProcessGroup):  # type: ignore[misc]
 
     def _set_sequence_number_for_group(self) -> None:
         """Do nothing: the engine counts from the beginning."""
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        self._coalesced = []
+
+    def _end_coalescing(self, device: torch.device) -> JoinedWork:
+        works, self._coalesced = self._coalesced or [], None
+        return JoinedWork(works, [])
 
     def abort(self) -> None:
         """Make all that is under way in the group fail, here and on the other ranks."""
@@ -117,26 +136,6 @@ class CorralProcessGroup(Operations, dist.ProcessGroup):  # type: ignore[misc]
 
 
 _open: weakref.WeakSet[CorralProcessGroup] = weakref.WeakSet()
-
-
-def create(options: Any) -> CorralProcessGroup:
-    """Make the group that torch asks for.
-
-    Parameters
-    ----------
-    options
-        Torch's ``_DistributedBackendOptions``.
-    """
-    ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
-    timeout = options.timeout.total_seconds()
-    default = dist.group.WORLD if dist.is_initialized() else None
-    if isinstance(default, CorralProcessGroup) and not default.corral.closed and default.descent.covers(ranks):
-        descent = default.descent
-        backend = descent.split(ranks, options.group_id, timeout)
-    else:
-        backend = meet(options.store, ranks, options.group_rank, timeout)
-        descent = Descent(backend, ranks)
-    return CorralProcessGroup(backend, ranks, options.group_id, descent)
 
 
 def _at_exit() -> None:

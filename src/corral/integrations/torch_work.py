@@ -11,24 +11,20 @@ import torch.distributed as dist
 
 from corral.distributed.work import Future, Work
 
-__all__ = ["FinishedWork", "JoinedWork", "PendingWork"]
+__all__ = ["FinishedWork", "JoinedWork", "PendingWork", "finished"]
 
 
 class FinishedWork(dist.Work):  # type: ignore[misc]
     """An operation that had ended well when its call returned.
 
-    Parameters
+    Attributes
     ----------
-    outputs
-        What it has filled: the value of its future.
-    source
-        Rank in the group that a receive came from.
+    outputs : list
+        What it has filled: the value of its future. To be set at once: a constructor of its own would double what such
+        an object costs.
     """
 
-    def __init__(self, outputs: list[Any], source: int = -1) -> None:
-        super().__init__()
-        self._outputs = outputs
-        self._source = source
+    outputs: list[Any]
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Return true."""
@@ -37,7 +33,7 @@ class FinishedWork(dist.Work):  # type: ignore[misc]
     def get_future(self) -> Any:
         """Return a future of the outputs."""
         future: torch.futures.Future[list[Any]] = torch.futures.Future()
-        future.set_result(self._outputs)
+        future.set_result(self.outputs)
         return future
 
     def is_completed(self) -> bool:
@@ -53,18 +49,19 @@ class FinishedWork(dist.Work):  # type: ignore[misc]
 
     def result(self) -> list[Any]:
         """Return the outputs."""
-        return self._outputs
-
-    def source_rank(self) -> int:
-        """Return the rank in the group that a receive came from."""
-        return self._source
-
-    _source_rank = source_rank
+        return self.outputs
 
     def synchronize(self) -> None:
         """Do nothing."""
 
     block_current_stream = synchronize
+
+
+def finished(outputs: list[Any]) -> FinishedWork:
+    """Return the work of an operation that has ended well."""
+    work = FinishedWork()
+    work.outputs = outputs
+    return work
 
 
 class PendingWork(dist.Work):  # type: ignore[misc]
