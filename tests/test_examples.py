@@ -37,6 +37,12 @@ def test_under_corral_run(name):
     assert {line[:3] for line in out.splitlines()} == ({"[0]", "[1]", "[2]"} if name == "point_to_point" else {"[0]"})
 
 
+def test_ddp_over_corral():
+    out = _run(EXAMPLES / "torch_backend.py")
+    assert out.startswith("2 ranks over corral: ")
+    assert _run("-m", "corral", "run", "-n", "3", EXAMPLES / "torch_backend.py").startswith("[0] 3 ranks over corral: ")
+
+
 def test_gather_and_stack_gives_the_documented_rows():
     for arguments in ([], ["--torch"]):
         out = _run(EXAMPLES / "gather_and_stack.py", *arguments)

@@ -76,7 +76,7 @@ def _own_methods(rank, size):
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_its_own_methods(size):
-    run_torch(_own_methods, size, timeout=120)
+    run_torch(_own_methods, size)
 
 
 def _corral_functions(rank, size):
@@ -100,4 +100,4 @@ def _corral_functions(rank, size):
 
 
 def test_functions_of_corral_in_a_group_of_torch():
-    run_torch(_corral_functions, 3, timeout=120)
+    run_torch(_corral_functions, 3)

@@ -55,7 +55,7 @@ def _ddp(rank, size, options):
 )
 def test_ddp_trains_as_over_gloo(options):
     # With two ranks, the order in which numbers are added cannot matter.
-    assert run_torch(_ddp, 2, options, timeout=120)[0] > 400
+    assert run_torch(_ddp, 2, options)[0] > 400
 
 
 def _ddp_sparse(rank, size):
@@ -123,7 +123,7 @@ def _fsdp(rank, size):
 
 
 def test_fsdp_trains_as_over_gloo():
-    run_torch(_fsdp, 2, timeout=120)
+    run_torch(_fsdp, 2)
 
 
 def _dtensor(rank, size):
@@ -145,7 +145,7 @@ def _dtensor(rank, size):
 
 
 def test_dtensor():
-    run_torch(_dtensor, 4, timeout=120)
+    run_torch(_dtensor, 4)
 
 
 def _checkpoint(rank, size, folder):

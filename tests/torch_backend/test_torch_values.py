@@ -53,7 +53,7 @@ def _programs(rank, size):
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_random_programs(size):
-    compared = run_torch(_programs, size, timeout=120)
+    compared = run_torch(_programs, size)
     assert min(compared) > STEPS // 2
 
 

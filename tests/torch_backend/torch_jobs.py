@@ -16,11 +16,17 @@ __all__ = ["run_torch", "torch_group"]
 
 
 def run_torch(
-    function: Callable[..., Any], size: int, *args: Any, backend: str = "corral", **keywords: Any
+    function: Callable[..., Any],
+    size: int,
+    *args: Any,
+    backend: str = "corral",
+    timeout: float = 150.0,
+    **keywords: Any,
 ) -> list[Any]:
     """Call ``function(rank, size, *args)`` on ranks whose default group in torch is of a backend."""
     with tempfile.TemporaryDirectory() as folder:
-        return run(_rank, size, function, os.path.join(folder, "torch"), backend, args, **keywords)
+        meeting = os.path.join(folder, "torch")
+        return run(_rank, size, function, meeting, backend, args, timeout=timeout, **keywords)
 
 
 def _rank(rank: int, size: int, function: Callable[..., Any], meeting: str, backend: str, args: tuple[Any, ...]) -> Any:

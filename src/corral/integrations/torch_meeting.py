@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
-from corral import backends
+from corral.backends.shm import ShmBackend
 from corral.distributed.errors import DistTimeoutError
 
 if TYPE_CHECKING:
@@ -80,4 +80,6 @@ def meet(store: Any, ranks: Sequence[int], rank: int, timeout: float) -> Backend
             ) from error
         return [bytes(store.get(key)) for key in keys]
 
-    return backends.load("shm").create(rank, len(ranks), exchange, timeout)
+    backend = ShmBackend.create(rank, len(ranks), exchange, timeout)
+    backend.job.global_ranks = dict(enumerate(ranks))  # what errors call them
+    return backend

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -12,6 +13,9 @@ import torch.distributed as dist
 from corral.distributed.work import Future, Work
 
 __all__ = ["FinishedWork", "JoinedWork", "PendingWork", "finished"]
+
+_PATIENCE = 50e-6
+"""Seconds that whoever asks for a future waits for it to be complete: making one that is costs less."""
 
 
 class FinishedWork(dist.Work):  # type: ignore[misc]
@@ -98,6 +102,10 @@ class PendingWork(dist.Work):  # type: ignore[misc]
         """Return the future of the outputs. It completes whether or not anybody waits."""
         if self._future is None:
             self._future = torch.futures.Future()
+            # Ranks in step are done before the thread that watches would notice.
+            patience = time.perf_counter() + _PATIENCE
+            while not self._work.is_completed() and time.perf_counter() < patience:
+                pass
             self._work.get_future().add_done_callback(self._settle)
         return self._future
 
