@@ -9,6 +9,7 @@ import traceback
 from typing import Any
 
 from engines import chosen
+from corral.processes import die_with_parent
 
 _spawn = multiprocessing.get_context("spawn")
 
@@ -22,9 +23,8 @@ class Fleet:
         self.ends, self.processes = [], []
         for rank in range(size):
             ours, theirs = _spawn.Pipe()
-            process = _spawn.Process(
-                target=_serve, args=(theirs, rank, size, self.folder.name, gloo, init), daemon=True
-            )
+            work = (theirs, os.getpid(), rank, size, self.folder.name, gloo, init)
+            process = _spawn.Process(target=_serve, args=work, daemon=True)
             process.start()
             theirs.close()
             self.ends.append(ours)
@@ -59,7 +59,8 @@ class Fleet:
         self.folder.cleanup()
 
 
-def _serve(end: Any, rank: int, size: int, folder: str, gloo: bool, init: dict[str, Any]) -> None:
+def _serve(end: Any, parent: int, rank: int, size: int, folder: str, gloo: bool, init: dict[str, Any]) -> None:
+    die_with_parent(parent)
     os.environ["OMP_NUM_THREADS"] = "1"
     import corral.distributed as dist
 

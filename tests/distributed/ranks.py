@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from engines import chosen, patience
 
+from corral.processes import die_with_parent
+
 __all__ = ["DTYPES", "LAYOUTS", "in_layout", "run", "values"]
 
 _spawn = multiprocessing.get_context("spawn")
@@ -44,7 +46,17 @@ def run(
                 ours, theirs = _spawn.Pipe(duplex=False)
                 process = _spawn.Process(
                     target=_rank,
-                    args=(theirs, function, rank, size, f"file://{folder}/meet", group_timeout, init, args),
+                    args=(
+                        theirs,
+                        os.getpid(),
+                        function,
+                        rank,
+                        size,
+                        f"file://{folder}/meet",
+                        group_timeout,
+                        init,
+                        args,
+                    ),
                     daemon=True,
                 )
                 process.start()
@@ -63,6 +75,7 @@ def run(
 
 def _rank(
     end: Any,
+    parent: int,
     function: Callable[..., Any],
     rank: int,
     size: int,
@@ -71,6 +84,7 @@ def _rank(
     init: dict[str, Any],
     args: tuple[Any, ...],
 ) -> None:
+    die_with_parent(parent)  # a test run that is killed kills none of its ranks, and some wait for ever
     import corral.distributed as dist
 
     try:

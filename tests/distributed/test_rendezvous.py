@@ -34,10 +34,11 @@ except Exception as error:
 """A rank that goes to a meeting and says how that went."""
 
 WELCOMED = """
-import socket, sys
+import socket, sys, time
 from corral.distributed import meeting_wire as wire
 from corral.distributed.addresses import place
 address, rank, size = sys.argv[1:]
+deadline = time.monotonic() + 30
 while True:
     guest = socket.socket(socket.AF_UNIX)
     try:
@@ -45,6 +46,7 @@ while True:
         break
     except ConnectionRefusedError:
         guest.close()
+        assert time.monotonic() < deadline
 guest.sendall(wire.hello(int(rank), int(size), b""))
 welcome = wire.frame(wire.Kind.WELCOME)
 assert guest.recv(len(welcome)) == welcome

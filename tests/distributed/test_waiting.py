@@ -13,10 +13,12 @@ import corral.distributed as dist
 
 def _until_asleep(rank, seconds=0.0):
     """Return when a rank has been waiting, asleep, for some time."""
+    deadline = time.monotonic() + 30
     while True:
         asleep = waited(rank)
         if asleep is not None and asleep >= seconds:
             return
+        assert time.monotonic() < deadline, f"rank {rank} never fell asleep"
         os.sched_yield()
 
 
@@ -70,7 +72,9 @@ def _interrupted_collective(rank, size):
 
 def _until_gave_up(rank, sequence):
     """Return when a rank is through with a collective, even if it is in the next one by then."""
+    deadline = time.monotonic() + 30
     while not through_with(rank, sequence):
+        assert time.monotonic() < deadline, f"rank {rank} never gave up"
         os.sched_yield()
 
 
