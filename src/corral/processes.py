@@ -10,19 +10,42 @@ import socket
 from collections.abc import Mapping
 from typing import NamedTuple
 
-__all__ = ["GRACE", "Job", "adopt_orphans", "describe_exit", "die_with_parent"]
+__all__ = ["GRACE", "Job", "Share", "adopt_orphans", "describe_exit", "die_with_parent", "free_port"]
 
 GRACE = 2.0
 """Seconds that a process has between being asked to end and being made to."""
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_FOREIGN = {"GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE"}
+_FOREIGN = {"CORRAL_STORE", "GROUP_RANK", "GROUP_WORLD_SIZE", "NODE_RANK", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE"}
 _FOREIGN_PREFIXES = ("TORCHELASTIC_", "OMPI_COMM_WORLD_", "PMI_", "PMIX_")
 
 
+class Share(NamedTuple):
+    """What a host has of a job that runs on several.
+
+    Attributes
+    ----------
+    node, nodes : int
+        Which of how many hosts this is.
+    first, ranks : int
+        The first of its ranks, and how many it has.
+    address : str
+        ``MASTER_ADDR``: of the first host.
+    store : str
+        Host and port of the store in which all ranks meet.
+    """
+
+    node: int
+    nodes: int
+    first: int
+    ranks: int
+    address: str
+    store: str
+
+
 class Job(NamedTuple):
-    """A set of ranks that are started together on this host.
+    """A set of ranks that are started together.
 
     Attributes
     ----------
@@ -32,6 +55,8 @@ class Job(NamedTuple):
         ``MASTER_PORT``: corral takes it for a name, and torch can listen on it.
     token : str
         Tells this job from any other that happens to have the same port.
+    share : Share or None
+        What this host has of it, if there are others.
 
     Examples
     --------
@@ -43,26 +68,40 @@ class Job(NamedTuple):
     size: int
     port: int
     token: str
+    share: Share | None = None
 
     @classmethod
     def create(cls, size: int) -> Job:
-        """Make a job of `size` ranks, with a port that is free now."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port: int = probe.getsockname()[1]
-        return cls(size, port, secrets.token_hex(8))
+        """Make a job of `size` ranks on this host, with a port that is free now."""
+        return cls(size, free_port("127.0.0.1"), secrets.token_hex(8))
+
+    @property
+    def ranks(self) -> range:
+        """The ranks that this host has."""
+        if self.share is None:
+            return range(self.size)
+        return range(self.share.first, self.share.first + self.share.ranks)
 
     def variables(self, rank: int) -> dict[str, str]:
         """Return what a rank's environment has of its own, under the names that torchrun uses."""
-        return {
+        variables = {
             "RANK": str(rank),
             "WORLD_SIZE": str(self.size),
-            "LOCAL_RANK": str(rank),
-            "LOCAL_WORLD_SIZE": str(self.size),
+            "LOCAL_RANK": str(rank - self.ranks.start),
+            "LOCAL_WORLD_SIZE": str(len(self.ranks)),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(self.port),
             "CORRAL_JOB": self.token,
         }
+        if self.share is not None:
+            variables |= {
+                "GROUP_RANK": str(self.share.node),
+                "GROUP_WORLD_SIZE": str(self.share.nodes),
+                "NODE_RANK": str(self.share.node),
+                "MASTER_ADDR": self.share.address,
+                "CORRAL_STORE": self.share.store,
+            }
+        return variables
 
     def environment(self, rank: int, environ: Mapping[str, str]) -> dict[str, str]:
         """Return a rank's whole environment, without what another starter of ranks left in `environ`."""
@@ -72,6 +111,14 @@ class Job(NamedTuple):
             if name not in _FOREIGN and not name.startswith(_FOREIGN_PREFIXES)
         }
         return kept | self.variables(rank)
+
+
+def free_port(host: str) -> int:
+    """Return a port that nobody listens on at an address of this host now."""
+    family, kind, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.bind(address)
+        return int(probe.getsockname()[1])
 
 
 def die_with_parent(parent: int) -> None:

@@ -238,7 +238,7 @@ def test_those_that_will_not_end_are_made_to(script):
         "dist.destroy_process_group()\n"
         f"if rank == 0:\n    sys.exit(3)\n{WAIT}"
     )
-    ended = run("-n", "2", path)
+    ended = run("-n", "2", "--grace", "1", path)
     assert ended.returncode == 3
     wait_until_gone([int(lines[0]) for lines in by_rank(ended.stdout).values()], 0)
 

@@ -14,8 +14,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 
+from corral.cli.hosts import End, Hosts
 from corral.cli.output import LineWriter, Prefixes
-from corral.processes import GRACE, Job, adopt_orphans, describe_exit, die_with_parent
+from corral.processes import Job, adopt_orphans, describe_exit, die_with_parent
 
 __all__ = ["Supervisor"]
 
@@ -67,21 +68,30 @@ class Supervisor:
     ----------
     command
         The program and its arguments.
-    size
-        Number of ranks.
+    job
+        The job, of which the ranks of this host are started.
     prefixes
         What to put before each line of output; ``None`` to leave the output alone.
+    grace
+        Seconds that a rank has between being asked to end and being made to.
+    hosts
+        The launchers of the job on all hosts, if there are several.
     """
 
-    def __init__(self, command: Sequence[str], size: int, prefixes: Prefixes | None) -> None:
+    def __init__(
+        self, command: Sequence[str], job: Job, prefixes: Prefixes | None, grace: float, hosts: Hosts | None = None
+    ) -> None:
         self.command = list(command)
-        self.job = Job.create(size)
+        self.job = job
         self.prefixes = prefixes
+        self.grace = grace
+        self.hosts = hosts
         self.ranks: list[_Rank] = []
         self.selector = selectors.DefaultSelector()
         self.received: list[int] = []  # the signals that ask to end
         self.first: _Rank | None = None  # of the ranks that failed
         self.blamed: int | None = None  # the signal that made it, if one did
+        self.deadline = math.inf  # for the ranks to end by a signal
 
     def run(self) -> int:
         """Start the ranks, wait until all have ended, and return the exit code for this process."""
@@ -89,17 +99,24 @@ class Supervisor:
         with self._forwarding():
             try:
                 try:
-                    for rank in range(self.job.size):
+                    for rank in self.job.ranks:
                         self._start(rank)
                     self._supervise()
+                    if self.hosts is not None:
+                        self._tell_hosts(self.hosts)
                 finally:
                     self._end()
                 self._finish_output()
             except BrokenPipeError:  # whoever read the output has gone
                 with contextlib.suppress(OSError):
                     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                if self.hosts is not None:
+                    self.hosts.tell(End(128 + signal.SIGPIPE, f"nobody reads the output of {self.hosts.name}"))
                 return 128 + signal.SIGPIPE
-        return self._verdict()
+            end = self._verdict() if self.hosts is None else self._verdict_of_all(self.hosts)
+        if end.why:
+            print(f"corral run: {end.why}", file=sys.stderr)
+        return end.code
 
     def _start(self, rank: int) -> None:
         parent = os.getpid()
@@ -109,7 +126,7 @@ class Supervisor:
         process = subprocess.Popen(
             self.command,
             env=self.job.environment(rank, os.environ) | {"PYTHONUNBUFFERED": "1"},
-            stdin=None if rank == 0 else subprocess.DEVNULL,
+            stdin=None if rank == self.job.ranks.start else subprocess.DEVNULL,
             stdout=pipe,
             stderr=pipe,
             start_new_session=True,
@@ -133,10 +150,14 @@ class Supervisor:
 
     def _supervise(self) -> None:
         """Return when all ranks have ended, or when those that have not must be ended."""
-        deadline: float | None = None
         while any(rank.code is None for rank in self.ranks):
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
+            if self.hosts is not None and self.hosts.end is not None:
+                return
+            if self.received and self.deadline == math.inf:
+                self.deadline = time.monotonic() + self.grace
+            left = self.deadline - time.monotonic()
+            if left <= 0:
+                self.blamed = self.received[0]
                 return
             failed = self._turn(left)
             if failed and self.first is None:
@@ -145,12 +166,19 @@ class Supervisor:
                 if not self.received:
                     return
                 self.blamed = self.received[0]
-                deadline = time.monotonic() + _PATIENCE_WITH_SIGNALS
+                self.deadline = min(self.deadline, time.monotonic() + _PATIENCE_WITH_SIGNALS)
 
-    def _turn(self, patience: float | None) -> list[_Rank]:
+    def _turn(self, patience: float) -> list[_Rank]:
         """Wait for something to happen and deal with it; return the ranks that turned out to have failed."""
         failed = []
-        for key, _ in self.selector.select(patience):
+        for key, _ in self.selector.select(None if patience == math.inf else patience):
+            if key.data is None:  # a signal, which has been handled
+                with contextlib.suppress(BlockingIOError):
+                    os.read(key.fd, 1024)
+                continue
+            if key.data is self.hosts:  # the end of the job is known
+                self.selector.unregister(key.fileobj)
+                continue
             if isinstance(key.data, LineWriter):
                 if not key.data.copy():
                     self.selector.unregister(key.fileobj)
@@ -168,7 +196,7 @@ class Supervisor:
         try:
             for rank in self.ranks:
                 rank.send(signal.SIGTERM, to_group=True)
-            deadline = time.monotonic() + GRACE
+            deadline = min(time.monotonic() + self.grace, self.deadline)
             while any(rank.code is None for rank in self.ranks):
                 left = deadline - time.monotonic()
                 if left <= 0:
@@ -184,7 +212,7 @@ class Supervisor:
 
     def _end_left_behind(self) -> None:
         """End what the ranks, all of which have ended, started and left behind."""
-        pause, deadline = 0.001, time.monotonic() + GRACE
+        pause, deadline = 0.001, min(time.monotonic() + self.grace, self.deadline)
         while True:
             _reap_orphans()
             left = [rank for rank in self.ranks if not rank.group_is_empty()]
@@ -203,22 +231,43 @@ class Supervisor:
             for writer in rank.writers:
                 writer.finish()
 
-    def _verdict(self) -> int:
-        """Say what went wrong, in one line, and return the exit code that stands for it."""
-        if self.first is None or self.first.code is None:
-            return 0
+    def _verdict(self) -> End:
+        """Return how the ranks of this host ended."""
+        where = "" if self.hosts is None else f" on {self.hosts.name}"
         if self.blamed is not None:
-            print(f"corral run: ended by {signal.Signals(self.blamed).name}", file=sys.stderr)
-            return 128 + self.blamed
+            return End(128 + self.blamed, f"ended by {signal.Signals(self.blamed).name}{where}")
+        if self.first is None or self.first.code is None:
+            return End(0, "")
         code = self.first.code
-        who = f"rank {self.first.rank} (process {self.first.process.pid})"
-        print(f"corral run: {who} {describe_exit(code)}", file=sys.stderr)
-        return code if code > 0 else 128 - code
+        who = f"rank {self.first.rank} (process {self.first.process.pid}){where}"
+        return End(code if code > 0 else 128 - code, f"{who} {describe_exit(code)}")
+
+    def _tell_hosts(self, hosts: Hosts) -> None:
+        """Tell the other launchers how the ranks of this host ended, before those that are left are ended."""
+        end = self._verdict()
+        if end.code:
+            hosts.tell(end)
+        elif hosts.end is None:
+            hosts.through()
+
+    def _verdict_of_all(self, hosts: Hosts) -> End:
+        """Wait until it is known how the job ended on all hosts."""
+        while hosts.end is None:
+            if self.received:
+                self.blamed = self.received[0]
+                hosts.tell(self._verdict())
+            self._turn(math.inf)
+        return hosts.end
 
     @contextlib.contextmanager
     def _forwarding(self) -> Iterator[None]:
         """Pass signals on to the ranks instead of ending by them."""
         before: dict[signal.Signals, Callable[[int, FrameType | None], object] | int | None] = {}
+        ready, woken = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self.selector.register(ready, selectors.EVENT_READ)
+        if self.hosts is not None:
+            self.selector.register(self.hosts, selectors.EVENT_READ, self.hosts)
+        wake_before = signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
         try:
             for number in _FORWARDED:
                 if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
@@ -227,6 +276,10 @@ class Supervisor:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+            signal.set_wakeup_fd(wake_before)
+            self.selector.close()
+            os.close(ready)
+            os.close(woken)
 
     def _forward(self, number: int, frame: FrameType | None) -> None:
         if number in _ENDING:

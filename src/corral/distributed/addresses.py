@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import ipaddress
 import os
 import socket
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 
 from corral.distributed.starters import Starter, starter_of
 
-__all__ = ["Meeting", "check_local", "place", "resolve"]
+__all__ = ["Meeting", "is_loopback", "is_over_hosts", "listening_address", "place", "resolve"]
 
 _JOB_VARIABLES = ("CORRAL_JOB", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
 """What starters of processes set, beside the port, to tell one job, or one attempt at it, from another."""
@@ -82,7 +83,7 @@ def resolve(
         rank = _variable(starter.rank, environ) if rank < 0 else rank
         world_size = _variable(starter.world_size, environ) if world_size < 0 else world_size
         address = _environment_address(environ, starter)
-    elif parts.scheme == "tcp":
+    elif parts.scheme in ("tcp", "store", "torchrun"):
         if _port(parts, where) is None:
             _fail(where, "port number missing")
         address = parts._replace(query="").geturl()
@@ -125,24 +126,75 @@ def place(address: str) -> bytes:
     return b"\0corral-" + digest.encode()
 
 
-def check_local(address: str) -> None:
-    """Raise `ValueError` if an address names another host, where no rank of this one can meet.
+def is_over_hosts(address: str) -> bool:
+    """Whether the ranks that meet at an address may be on several hosts.
 
-    A name that cannot be resolved is taken for a mere name: in many containers the host's own is one.
+    They may where it names a host other than by a loopback address, and the job has a secret, by which ranks know each
+    other: the environment variable ``CORRAL_SECRET``.
+
+    Raises
+    ------
+    ValueError
+        If there is no secret, and the address names another host: no rank of this one can meet there. A name that
+        cannot be resolved is taken for a mere name: in many containers the host's own is one.
     """
     parts = _split(address)
     host = parts.hostname
-    if parts.scheme == "file" or not host or host in ("localhost", socket.gethostname().lower()):
-        return
+    if parts.scheme in ("store", "torchrun"):
+        return True
+    if parts.scheme == "file" or not host or host == "localhost" or is_loopback(host):
+        return False
+    if os.environ.get("CORRAL_SECRET"):
+        return True
+    if host == socket.gethostname().lower():
+        return False
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)
     except OSError:
-        return
+        return False
     if not any(_is_local(family, target) for family, _, _, _, target in found):
         raise ValueError(
-            f"cannot meet at {address}: {host} is another host, and the ranks that meet here, such as those "
-            "of the shm backend, are processes of one host; use 127.0.0.1 (MASTER_ADDR under env://)"
+            f"cannot meet at {address}: {host} is another host. Ranks of several hosts must share a secret, to know "
+            "each other by: set CORRAL_SECRET to the same on all of them, or start them by `corral run --nnodes`. For "
+            "processes of one host use 127.0.0.1 (MASTER_ADDR under env://)"
         )
+    return False
+
+
+def listening_address(host: str) -> str:
+    """Return where to listen so that others reach this host by a name or an address of its.
+
+    That is the same, except where this host knows its own name as a loopback address, or not at all, as many are set
+    up: then it is every interface.
+
+    Examples
+    --------
+    >>> listening_address("127.0.0.1"), listening_address("::1"), listening_address("localhost")
+    ('127.0.0.1', '::1', 'localhost')
+    """
+    if host == "localhost" or is_loopback(host):
+        return host
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return "0.0.0.0" if host == socket.gethostname().lower() else host
+    return "0.0.0.0" if all(is_loopback(str(target[0])) for *_, target in found) else host
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a numeric address can be reached from this host alone.
+
+    Examples
+    --------
+    >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("10.0.0.1")
+    (True, True, False)
+    """
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)
 
 
 def _split(init_method: str | None) -> SplitResult:
@@ -151,7 +203,7 @@ def _split(init_method: str | None) -> SplitResult:
     if not isinstance(init_method, str):
         raise TypeError(f"init_method must be a string, got {type(init_method).__qualname__}")
     parts = urlsplit(init_method)
-    if parts.scheme not in ("env", "tcp", "file") or "://" not in init_method:
+    if parts.scheme not in ("env", "tcp", "file", "store", "torchrun") or "://" not in init_method:
         raise RuntimeError(
             f"No rendezvous handler for {parts.scheme}://: init_method must start with env://, tcp:// or "
             f"file://, got {init_method!r}"
@@ -217,7 +269,14 @@ def _environment_address(environ: Mapping[str, str], starter: Starter) -> str:
         _fail("env://", f"environment variable MASTER_PORT must be at most 65535, got {port}")
     job = urlencode({name: environ[name] for name in _JOB_VARIABLES if environ.get(name)})
     host = f"[{host}]" if ":" in host and not host.startswith("[") else host
-    return f"tcp://{host}:{port}" + (f"#{job}" if job else "")
+    place, scheme = f"{host}:{port}", "tcp"
+    if environ.get("CORRAL_STORE"):  # which the launcher of the first host serves
+        place, scheme = environ["CORRAL_STORE"], "store"
+    elif environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # what listens at MASTER_PORT is a store of torch's
+        scheme = "torchrun" if environ.get("GROUP_WORLD_SIZE", "1") != "1" else "tcp"
+        if scheme == "tcp":
+            place = f"127.0.0.1:{port}"
+    return f"{scheme}://{place}" + (f"#{job}" if job else "")
 
 
 def _is_local(family: int, target: tuple[object, ...]) -> bool:

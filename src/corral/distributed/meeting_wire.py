@@ -20,6 +20,7 @@ __all__ = [
     "Malformed",
     "OtherVersion",
     "failure",
+    "failure_body",
     "frame",
     "give_up",
     "hello",
@@ -237,10 +238,15 @@ def parse_give_up(kind: Kind, body: bytes) -> float:
 
 def failure(error: Exception) -> bytes:
     """Make what the host says when the meeting has failed, or to a guest that is not welcome."""
+    return frame(Kind.FAILURE, failure_body(error))
+
+
+def failure_body(error: Exception) -> bytes:
+    """Return what a failure says, for `parse_failure`."""
     index = next(i for i, kind in enumerate(_ERRORS) if isinstance(error, kind))
     rank = error.ranks[0] if isinstance(error, PeerLostError) and error.ranks else _NO_RANK
     message = str(error).encode()[: MAX_FAILURE - _FAILURE.size]
-    return frame(Kind.FAILURE, _FAILURE.pack(index, rank) + message)
+    return _FAILURE.pack(index, rank) + message
 
 
 def parse_failure(body: bytes) -> Exception:
@@ -257,8 +263,8 @@ def parse_failure(body: bytes) -> Exception:
     return kind(message)
 
 
-def ranks_text(ranks: Sequence[int]) -> str:
-    """Write down ranks in increasing order, for a message.
+def ranks_text(ranks: Sequence[int], noun: str = "rank") -> str:
+    """Write down ranks, or what else has such numbers, in increasing order, for a message.
 
     Examples
     --------
@@ -273,4 +279,4 @@ def ranks_text(ranks: Sequence[int]) -> str:
             runs.append([rank, rank])
     texts = [str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a}-{b}" for a, b in runs]
     shown = ", ".join(texts[:20]) + (f" and {len(texts) - 20} more ranges" if len(texts) > 20 else "")
-    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
+    return f"{noun} {shown}" if len(ranks) == 1 else f"{noun}s {shown}"

@@ -1,4 +1,6 @@
-"""How the ranks of one host find each other, and exchange a few bytes, before there is an engine.
+"""How the ranks of a job find each other, and exchange a few bytes, before there is an engine.
+
+This is for the ranks of one host; :mod:`corral.distributed.host_meeting` is for those of several.
 
 Rank 0 is the host of the meeting: it listens on an abstract socket, whose name is derived from the address
 that all ranks were given, and the others are its guests. Such a socket has no file: it is gone with the
@@ -20,7 +22,7 @@ import socket
 import time
 
 from corral.distributed import meeting_wire as wire
-from corral.distributed.addresses import Meeting, check_local, place, resolve
+from corral.distributed.addresses import Meeting, is_over_hosts, place, resolve
 from corral.distributed.errors import DistNetworkError, DistTimeoutError, MismatchError, PeerLostError
 from corral.distributed.meeting_wire import Connection, Kind, Malformed
 
@@ -32,7 +34,7 @@ _MOST_STRANGERS = 64  # connections that have not yet said who they are
 
 
 def meet(init_method: str, rank: int, world_size: int, payload: bytes, timeout: float) -> list[bytes]:
-    """Wait for all ranks of a job on this host and return the bytes that each of them brought.
+    """Wait for all ranks of a job and return the bytes that each of them brought.
 
     Parameters
     ----------
@@ -73,7 +75,10 @@ def meet(init_method: str, rank: int, world_size: int, payload: bytes, timeout: 
         raise ValueError(f"world_size must be at most {wire.MAX_RANKS}, got {world_size}")
     if world_size == 1:
         return [bytes(payload)]
-    check_local(address)
+    if is_over_hosts(address):
+        from corral.distributed.host_meeting import meet_over_hosts
+
+        return meet_over_hosts(address, rank, world_size, payload, timeout)
     if rank == 0:
         return _Host(address, world_size, payload, timeout).run()
     return _Guest(address, rank, world_size, payload, timeout).run()

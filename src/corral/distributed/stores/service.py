@@ -35,6 +35,8 @@ class Caller(Protocol):
 
     waits: dict[int, Wait]
     """The requests that wait, by number."""
+    will: tuple[bytes, bytes] | None
+    """The key to set when it is gone, unless that has a value, and the value."""
 
     def reply(self, number: int, kind: Kind, fields: Sequence[bytes] = ()) -> None:
         """Answer a request."""
@@ -90,9 +92,13 @@ class Service:
         self._wake()
 
     def forget(self, caller: Caller) -> None:
-        """Wait no longer for somebody who is gone."""
+        """Wait no longer for somebody who is gone, and do what they have left to do."""
         for wait in list(caller.waits.values()):
             self._end(wait)
+        if caller.will is not None:
+            self._shelf.compare_set(caller.will[0], b"", caller.will[1])
+            caller.will = None
+            self._wake()
 
     def _do(self, caller: Caller, number: int, kind: Kind, fields: list[bytes]) -> list[bytes] | None:
         """Return the fields of the answer; ``None`` if there is none yet, or it has been given."""
@@ -123,6 +129,12 @@ class Service:
                 shelf.push(key, value)
             case Kind.QUEUE_LEN, [key]:
                 return [integer(shelf.queue_len(key))]
+            case Kind.WILL, [key, value]:
+                caller.will = (key, value)
+            case Kind.WILL, []:
+                caller.will = None
+            case Kind.WILL, _:
+                raise Malformed(f"a will of {len(fields)} fields")
             case Kind.CANCEL, _:
                 self._cancel(caller, number)
                 return None

@@ -13,7 +13,7 @@ from typing import SupportsIndex
 
 from corral.distributed.errors import DistNetworkError, QueueEmptyError, StoreTimeoutError
 from corral.distributed.stores import tcp_wire as wire
-from corral.distributed.stores.base import DEFAULT_TIMEOUT, Store, limit_seconds
+from corral.distributed.stores.base import DEFAULT_TIMEOUT, Store, key_bytes, limit_seconds
 from corral.distributed.stores.tcp_client import Connection, connect
 from corral.distributed.stores.tcp_server import Server
 from corral.distributed.stores.tcp_wire import Kind, integer, parse_integer
@@ -147,6 +147,31 @@ class TCPStore(Store):
         other._connection = connect(self._address, self._port, secret, self._limit)
         other._finalizer = weakref.finalize(other, _leave, other._connection, None)
         return other
+
+    def leave_word(self, key: str | None, value: bytes = b"") -> None:
+        """Have the master set a key that has no value by then when this store's connection ends, however it does.
+
+        So the others learn that a process is gone. A later call replaces an earlier one.
+
+        Parameters
+        ----------
+        key, value
+            What to set; ``None`` to leave no word.
+
+        Examples
+        --------
+        >>> master = TCPStore("127.0.0.1", 0, is_master=True)
+        >>> other = TCPStore("127.0.0.1", master.port)
+        >>> other.leave_word("end", b"the other is gone")
+        >>> del other
+        >>> master.get("end")
+        b'the other is gone'
+        """
+        self._ask(Kind.WILL, [] if key is None else [_USER + key_bytes(key, "leave_word"), value])
+
+    def close(self) -> None:
+        """Hang up; the master serves no longer, unless another store of this process shares it."""
+        self._finalizer()
 
     def _join(self, size: int, is_master: bool) -> None:
         """Say that this process has come; the master waits until all have."""

@@ -290,6 +290,7 @@ class _Client:
         self.unheard = False  # whether frames have come that are not dealt with while it takes no answers
         self.nonces: tuple[bytes, ...] = ()
         self.waits: dict[int, Wait] = {}
+        self.will: tuple[bytes, bytes] | None = None
         self.ending = False
         self._talking = talking
 

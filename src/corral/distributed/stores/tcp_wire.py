@@ -10,7 +10,6 @@ from __future__ import annotations
 import enum
 import hashlib
 import hmac
-import ipaddress
 import os
 import secrets
 import socket
@@ -18,7 +17,7 @@ import struct
 from collections.abc import Sequence
 from urllib.parse import quote
 
-from corral.distributed.addresses import place
+from corral.distributed.addresses import is_loopback, place
 from corral.distributed.meeting_wire import Malformed
 
 __all__ = [
@@ -85,6 +84,7 @@ class Kind(enum.IntEnum):
     QUEUE_LEN = 45
     BARRIER = 46
     REACH = 47  # wait until a counter is so high
+    WILL = 48  # what to set, where nobody has set it by then, when this client is gone; nothing to leave none
     CANCEL = 63  # do not wait any longer; the answer is what is there now, or NOTHING
 
 
@@ -214,22 +214,6 @@ def job_secret(secret: str | bytes | None) -> bytes | None:
     if said is not None and not isinstance(said, (str, bytes)):
         raise TypeError(f"TCPStore: secret must be a string or bytes, got {type(said).__qualname__}")
     return (said.encode("utf-8", "surrogateescape") if isinstance(said, str) else said) or None
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a numeric address can be reached from this host alone.
-
-    Examples
-    --------
-    >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("10.0.0.1")
-    (True, True, False)
-    """
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return bool((mapped or address).is_loopback)
 
 
 def tune(stream: socket.socket) -> None:
