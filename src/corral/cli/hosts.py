@@ -82,6 +82,7 @@ class Hosts:
     def __init__(self, node: int, nodes: int, host: str, port: int, ranks: int, patience: float) -> None:
         self.node = node
         self.end: End | None = None
+        self._lost = False  # the store
         at = listening_address(host) if node == 0 else host
         self._store = TCPStore(at, port, is_master=node == 0, timeout=patience)
         try:
@@ -129,6 +130,7 @@ class Hosts:
                     continue
             self.end = End.decode(self._watch.get(_END))
         except (DistError, ValueError) as error:
+            self._lost = True
             self.end = End(1, f"the launcher of host 0 is gone ({error})")
         finally:
             os.write(self._told, b"x")
@@ -146,12 +148,13 @@ class Hosts:
 
     def close(self) -> None:
         """Leave. The first host's launcher goes last, so that the others have heard how the job ended."""
-        with contextlib.suppress(DistError):
-            left = self._store.add(_CLOSED, 1)
-            deadline = time.monotonic() + GRACE  # for those that are there: some may have been killed
-            while self.node == 0 and left < self._nodes and time.monotonic() < deadline:
-                time.sleep(0.02)
-                left = self._store.add(_CLOSED, 0)
+        if not self._lost:
+            with contextlib.suppress(DistError):
+                left = self._store.add(_CLOSED, 1)
+                deadline = time.monotonic() + GRACE  # for those that are there: some may have been killed
+                while self.node == 0 and left < self._nodes and time.monotonic() < deadline:
+                    time.sleep(0.02)
+                    left = self._store.add(_CLOSED, 0)
         self._watch.close()
         self._watcher.join()
         self._store.close()

@@ -79,10 +79,10 @@ def meet_over_hosts(address: str, rank: int, world_size: int, payload: bytes, ti
                 see_off(store, party)
     while True:
         with contextlib.closing(_reach(host, port, deadline, timeout, where, world_size)) as store:
+            if _is_over(store, party):
+                time.sleep(_PAUSE)
+                continue
             try:
-                if store.check([_verdict(party, 1)]):  # an earlier meeting, kept until all have heard its verdict
-                    time.sleep(_PAUSE)
-                    continue
                 return meet_in(store, party, rank, world_size, payload, timeout, where)
             except _Ended as error:
                 raise PeerLostError(f"{where}: rank 0 was gone before all had come ({error})", (0,)) from error
@@ -156,9 +156,10 @@ class _Meeting:
         store.leave_word(None)
         verdict = store.get(self.verdict)
         payloads = self._payloads() if verdict == _ALL_CAME else []
-        if store.add(f"{self.name}/left", 1) == self.size:
+        if store.add(f"{self.name}/heard", 1) == self.size:
             for other in range(self.size):
                 store.delete_key(self._place(other))
+        store.add(f"{self.name}/left", 1)
         if verdict != _ALL_CAME:
             raise wire.parse_failure(verdict)
         return payloads
@@ -221,6 +222,14 @@ def see_off(store: TCPStore, party: Party, limit: float = _LAST_WORDS) -> None:
         if store.add(f"{name}/left", 0) >= store.add(f"{name}/come", 0):
             return
         time.sleep(_PAUSE)
+
+
+def _is_over(store: TCPStore, party: Party) -> bool:
+    """Whether a store is that of an earlier meeting, which rank 0 keeps until all have heard the verdict."""
+    try:
+        return store.check([_verdict(party, 1)])
+    except DistNetworkError:  # they just have
+        return True
 
 
 def _reach(host: str, port: int, deadline: float, timeout: float, where: str, size: int) -> TCPStore:
