@@ -16,7 +16,7 @@ import pytest
 
 import corral.distributed as dist
 from corral.distributed import meeting_wire as wire
-from corral.distributed.addresses import place
+from corral.distributed.addresses import is_over_hosts, place
 from corral.distributed.rendezvous import meet, resolve
 
 RANK = """
@@ -222,7 +222,42 @@ def test_attempts_of_torchrun_do_not_meet_each_other():
     assert place(first.address) != place(second.address)
 
 
-def test_another_host_is_refused():
+STORE = {"CORRAL_STORE": "node0:7", "CORRAL_JOB": "x"}
+AGENT = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "r", "MASTER_ADDR": "node0"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "address"),
+    [
+        (STORE, "store://node0:7#CORRAL_JOB=x"),
+        (AGENT | {"GROUP_WORLD_SIZE": "2"}, "torchrun://node0:29500#TORCHELASTIC_RUN_ID=r"),
+        (AGENT | {"GROUP_WORLD_SIZE": "1"}, "tcp://127.0.0.1:29500#TORCHELASTIC_RUN_ID=r"),
+    ],
+)
+def test_ranks_of_several_hosts_meet_in_the_store_of_who_started_them(environ, address):
+    assert resolve(None, environ=ENVIRONMENT | environ) == (address, 1, 4)
+
+
+@pytest.mark.parametrize(
+    ("address", "over_hosts"),
+    [
+        ("tcp://127.0.0.1:1", False),
+        ("tcp://[::1]:1", False),
+        ("tcp://localhost:1", False),
+        ("file:///x", False),
+        ("tcp://192.0.2.1:1", True),
+        ("tcp://[2001:db8::1]:1", True),
+        ("tcp://no-such-host.invalid:1", True),
+        ("store://127.0.0.1:1", True),
+    ],
+)
+def test_with_a_secret_ranks_may_be_on_several_hosts(address, over_hosts, monkeypatch):
+    monkeypatch.setenv("CORRAL_SECRET", "a secret")
+    assert is_over_hosts(address) is over_hosts
+
+
+def test_another_host_is_refused(monkeypatch):
+    monkeypatch.delenv("CORRAL_SECRET", raising=False)
     with pytest.raises(ValueError, match=r"192\.0\.2\.1 is another host"):
         meet("tcp://192.0.2.1:29500", 0, 2, b"", 1.0)
 

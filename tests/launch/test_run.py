@@ -337,6 +337,38 @@ def test_insisting_ends_ranks_that_do_not_listen(script):
         wait_until_gone([pid], 0)
 
 
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
+def test_ranks_that_do_not_end_by_a_signal_are_made_to(script, name):
+    path = script(
+        "child = subprocess.Popen([sys.executable, '-c', 'import signal, time; '\n"
+        "    'signal.signal(signal.SIGTERM, signal.SIG_IGN); print(); time.sleep(600)'], stdout=subprocess.PIPE)\n"
+        "child.stdout.readline()\n"
+        "for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):\n    signal.signal(number, lambda *_: None)\n"
+        f"print(os.getpid(), child.pid)\n{WAIT}"
+    )
+    with running("-n", "2", "--grace", "0.5", path) as process:
+        pids = [int(pid) for _ in range(2) for pid in process.stdout.readline().split()[1:]]
+        process.send_signal(signal.Signals[name])
+        _, err = process.communicate(timeout=20)
+        assert process.returncode == 128 + signal.Signals[name]
+        assert err.splitlines()[-1] == f"corral run: ended by {name}"
+        wait_until_gone(pids, 0)
+
+
+def test_a_rank_has_its_grace_to_end_in(script):
+    path = script(
+        "def end(number, frame):\n    print('ending')\n    sys.stdin.readline()\n    sys.exit(0)\n"
+        f"signal.signal(signal.SIGTERM, end)\nprint('ready')\n{WAIT}"
+    )
+    with running("-n", "1", "--grace", "inf", path, stdin=subprocess.PIPE) as process:
+        assert process.stdout.readline() == "[0] ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline() == "[0] ending\n"
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.wait(timeout=15) == 0
+
+
 def test_a_signal_that_is_ignored_stays_so(script):
     path = script("print(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN)\nsignal.pause()\n")
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what is started now inherits it

@@ -127,6 +127,7 @@ INSIDE = {
     "a short number": frame(1, Kind.ADD, [b"/k", b"1"]),
     "a key without a value": frame(1, Kind.MULTI_SET, [b"/a", b"1", b"/b"]),
     "no queue": frame(1, Kind.POP, []),
+    "a will of one field": frame(1, Kind.WILL, [b"/k"]),
     "one number for two requests": frame(1, Kind.GET, [b"/never"]) * 2,
     "a field that is longer than its frame": struct.pack("<IIBI", 8, 1, Kind.SET, 0xFFFFFFFF) + b"1234",
     "many empty fields": struct.pack("<IIB", 4 * (wire.MAX_FIELDS + 1), 1, Kind.CHECK) + bytes(4 * wire.MAX_FIELDS + 4),

@@ -323,3 +323,50 @@ except KeyboardInterrupt:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "b'x'\n"), done.stderr
+
+
+LEAVES_WORD = """
+import sys
+from corral.distributed import TCPStore
+store = TCPStore("127.0.0.1", int(sys.argv[1]))
+store.leave_word("lost", b"replaced")
+store.leave_word("gone", b"it is gone")
+if sys.argv[2] == "taken back":
+    store.leave_word(None)
+store.set("left", "1")
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("ends", ["is killed", "ends well", "taken back"])
+def test_a_client_leaves_word_of_its_end(ends):
+    master = dist.TCPStore("127.0.0.1", 0, is_master=True, timeout=20)
+    with _start(LEAVES_WORD, str(master.port), ends) as client, ThreadPoolExecutor() as pool:
+        master.wait(["left"])
+        assert not master.check(["gone"])
+        waiting = pool.submit(master.get, "gone")  # is woken
+        if ends == "is killed":
+            client.kill()
+        client.stdin.close()
+        client.wait()
+        if ends == "taken back":
+            while len(master._server._clients) > 1:  # until the server has seen that it is gone
+                pass
+            master.set("gone", "by nobody")
+        assert waiting.result() == (b"by nobody" if ends == "taken back" else b"it is gone")
+    assert not master.check(["lost"])
+
+
+def test_word_that_was_left_changes_no_key_that_is_set():
+    master = dist.TCPStore("127.0.0.1", 0, is_master=True, timeout=20)
+    first, second = (dist.TCPStore("127.0.0.1", master.port) for _ in range(2))
+    first.leave_word("end", b"first")
+    second.leave_word("end", b"second")
+    second.leave_word("other", b"second")
+    master.set("end", "known")
+    first.close()
+    second.close()
+    assert master.get("other") == b"second"
+    assert master.get("end") == b"known"
+    with pytest.raises(dist.DistNetworkError, match="this store was closed"):
+        first.get("end")
