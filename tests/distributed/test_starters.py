@@ -37,6 +37,17 @@ MASTER = {"MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
         (SLURM, ("tcp://localhost:0#SLURM_JOB_ID=7&SLURM_STEP_ID=0", 3, 5)),
         (MPICH | MASTER, ("tcp://localhost:29500", 2, 3)),
         (OPEN_MPI | MASTER, ("tcp://localhost:29500", 1, 4)),
+        # Ranks on several hosts meet by MPI.
+        (
+            OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"},
+            ("mpi://localhost:0#PMIX_NAMESPACE=prterun-host-1%401", 1, 4),
+        ),
+        (
+            OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "4"},
+            ("tcp://localhost:0#PMIX_NAMESPACE=prterun-host-1%401", 1, 4),
+        ),
+        (SLURM | {"SLURM_STEP_NUM_NODES": "2"}, ("mpi://localhost:0#SLURM_JOB_ID=7&SLURM_STEP_ID=0", 3, 5)),
+        (SLURM | {"SLURM_STEP_NUM_NODES": "1"}, ("tcp://localhost:0#SLURM_JOB_ID=7&SLURM_STEP_ID=0", 3, 5)),
         # Whoever sets torchrun's variables under another starter means them.
         (OPEN_MPI | MASTER | {"RANK": "0", "WORLD_SIZE": "2"}, ("tcp://localhost:29500", 0, 2)),
     ],

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from corral import backends
-from tests.hosts.jobs import Job
+from tests.hosts.jobs import Job, mpirun
 
 BETWEEN = Path(__file__).with_name("between.py")
 ENGINES = ["gloo", "hybrid"]
@@ -37,6 +37,15 @@ def test_every_operation_is_right(network, engine):
     for lines in run(network, 2, "all_operations", engine):
         assert len(lines) == 2
         assert all(re.fullmatch(r"ran \d\d+ operations", line) for line in lines)
+
+
+@TWO_AND_THREE
+def test_every_operation_is_right_under_mpirun(network, tmp_path):
+    if not backends.available("mpi"):
+        pytest.skip("there is no backend mpi here")
+    lines = mpirun(network, 2, tmp_path, BETWEEN, "all_operations", "mpi")
+    assert len(lines) == 2 * len(network.hosts)
+    assert all(re.fullmatch(r"ran \d\d+ operations", line) for line in lines)
 
 
 def test_a_link_that_drops_packets_costs_time_but_nothing_else(network, engine):

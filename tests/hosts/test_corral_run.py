@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from tests.hosts.jobs import PORT, Job
+from tests.hosts.jobs import PORT, Job, mpirun
 from tests.launch.ending import wait_until_gone
 
 WAIT = "while True:\n    signal.pause()\n"
@@ -130,6 +130,21 @@ def test_launchers_of_one_host_need_no_secret(job, script):
     for node in range(2):
         job.start(here, "-n", 2, path, nodes=2, node=node, secret=None, rdzv=rdzv)
     assert [(code, err) for code, _, err in job.ended()] == [(0, "")] * 2
+
+
+def test_ranks_of_mpirun_meet_by_mpi(network, tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(
+        "from corral.distributed.host_identity import host_identity\n"
+        "from corral.distributed.rendezvous import meet, resolve\n"
+        "for attempt in range(2):\n"
+        "    address, rank, size = resolve()\n"
+        "    said = f'{rank} {host_identity()}'.encode() * (rank + attempt)\n"
+        "    got = meet(address, rank, size, said, 30)\n"
+        "print(address.partition(':')[0], [len(part) // len(f'{r} {host_identity()}') for r, part in enumerate(got)],"
+        " len({part.split(str(r).encode() + b' ')[-1] for r, part in enumerate(got)}))\n"
+    )
+    assert mpirun(network, 2, tmp_path, path) == ["mpi [1, 2, 3, 4] 2"] * 4
 
 
 # --- who may join ----------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ def resolve(
         rank = _variable(starter.rank, environ) if rank < 0 else rank
         world_size = _variable(starter.world_size, environ) if world_size < 0 else world_size
         address = _environment_address(environ, starter)
-    elif parts.scheme in ("tcp", "store", "torchrun"):
+    elif parts.scheme != "file":
         if _port(parts, where) is None:
             _fail(where, "port number missing")
         address = parts._replace(query="").geturl()
@@ -140,7 +140,7 @@ def is_over_hosts(address: str) -> bool:
     """
     parts = _split(address)
     host = parts.hostname
-    if parts.scheme in ("store", "torchrun"):
+    if parts.scheme in ("store", "torchrun", "mpi"):
         return True
     if parts.scheme == "file" or not host or host == "localhost" or is_loopback(host):
         return False
@@ -203,7 +203,7 @@ def _split(init_method: str | None) -> SplitResult:
     if not isinstance(init_method, str):
         raise TypeError(f"init_method must be a string, got {type(init_method).__qualname__}")
     parts = urlsplit(init_method)
-    if parts.scheme not in ("env", "tcp", "file", "store", "torchrun") or "://" not in init_method:
+    if parts.scheme not in ("env", "tcp", "file", "store", "torchrun", "mpi") or "://" not in init_method:
         raise RuntimeError(
             f"No rendezvous handler for {parts.scheme}://: init_method must start with env://, tcp:// or "
             f"file://, got {init_method!r}"
@@ -262,7 +262,8 @@ def _variable(name: str, environ: Mapping[str, str]) -> int:
 
 def _environment_address(environ: Mapping[str, str], starter: Starter) -> str:
     if starter.job and not environ.get("MASTER_PORT"):
-        return f"tcp://localhost:0#{urlencode({name: environ[name] for name in starter.job})}"
+        scheme = "mpi" if starter.spans_hosts(environ) else "tcp"
+        return f"{scheme}://localhost:0#{urlencode({name: environ[name] for name in starter.job})}"
     host = _needed("MASTER_ADDR", environ)
     port = _variable("MASTER_PORT", environ)
     if port >= 1 << 16:

@@ -25,6 +25,7 @@ from corral.distributed.errors import (
     PeerLostError,
     StoreTimeoutError,
 )
+from corral.distributed.mpi_meeting import meet_by_mpi
 from corral.distributed.stores import TCPStore
 
 __all__ = ["Party", "meet_in", "meet_over_hosts", "see_off"]
@@ -52,7 +53,7 @@ def meet_over_hosts(address: str, rank: int, world_size: int, payload: bytes, ti
     ----------
     address
         ``tcp://host:port``, where rank 0 serves the store, or ``store://host:port``, where there is one; or
-        ``torchrun://host:port``, where there is one of torch's.
+        ``torchrun://host:port``, where there is one of torch's; or ``mpi://...``, where MPI has started the ranks.
     rank, world_size, payload, timeout
         As for `corral.distributed.rendezvous.meet`, which also says what is raised.
     """
@@ -61,6 +62,8 @@ def meet_over_hosts(address: str, rank: int, world_size: int, payload: bytes, ti
     party = Party(f"ranks{parts.fragment}")
     deadline = time.monotonic() + timeout
     where = f"cannot meet at {address}"
+    if parts.scheme == "mpi":
+        return meet_by_mpi(rank, world_size, payload, timeout, where)
     if parts.scheme == "torchrun":
         return _meet_in_torchs(host, port, party, rank, world_size, payload, timeout, where)
     if parts.scheme == "store":

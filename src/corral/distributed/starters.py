@@ -17,6 +17,20 @@ class Starter(NamedTuple):
     local_rank: str
     job: tuple[str, ...]
     """Variables that together name the job, as no other job on the host is named; none where it has no name."""
+    one_host: tuple[str, str] = ("", "")
+    """A variable that has, where all ranks are on one host, this value, or that of the variable so named."""
+
+    def spans_hosts(self, environ: Mapping[str, str]) -> bool:
+        """Whether the job's ranks are on several hosts, as far as the starter says.
+
+        Examples
+        --------
+        >>> environ = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
+        >>> starter_of(environ).spans_hosts(environ | {"SLURM_STEP_NUM_NODES": "2"})
+        True
+        """
+        name, value = self.one_host
+        return bool(environ.get(name)) and environ[name] != environ.get(value, value)
 
 
 _STARTERS = (
@@ -27,9 +41,17 @@ _STARTERS = (
         "OMPI_COMM_WORLD_SIZE",
         "OMPI_COMM_WORLD_LOCAL_RANK",
         ("PMIX_NAMESPACE",),
+        ("OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_SIZE"),
     ),
     # A batch script itself has a rank, but is no step of the job.
-    Starter("srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ("SLURM_JOB_ID", "SLURM_STEP_ID")),
+    Starter(
+        "srun",
+        "SLURM_PROCID",
+        "SLURM_NTASKS",
+        "SLURM_LOCALID",
+        ("SLURM_JOB_ID", "SLURM_STEP_ID"),
+        ("SLURM_STEP_NUM_NODES", "1"),
+    ),
     Starter("mpiexec (MPICH)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", ()),
 )
 
