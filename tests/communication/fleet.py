@@ -9,6 +9,7 @@ import traceback
 from typing import Any
 
 from engines import chosen
+
 from corral.processes import die_with_parent
 
 _spawn = multiprocessing.get_context("spawn")

@@ -11,8 +11,7 @@ import pytest
 from fleet import Fleet
 
 import corral
-import corral.distributed as dist
-from corral import LazyStackedTensorDict, NonTensorStack, PersistentTensorDict, TensorDict, lazy_stack
+from corral import LazyStackedTensorDict, PersistentTensorDict, TensorDict, lazy_stack
 
 pytest.importorskip("h5py")
 SIZE = 3

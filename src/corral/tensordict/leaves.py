@@ -205,7 +205,7 @@ def zipped(td: T, other: Base, function: Callable[[Any, Any], Any]) -> T | None:
     >>> zipped(td, td, lambda x, y: x + y).to_dict()
     {'a': array(2), 'b': {'c': array(4)}}
     """
-    result = _zipped(td, other, function)
+    result: T | None = _zipped(td, other, function)
     if result is not None:
         if not result._source:
             return None

@@ -189,7 +189,7 @@ class NonTensorStack(ObjectEntry):
         return self
 
     @classmethod
-    def from_list(cls, non_tensors: list[Any], **ignored: Any) -> NonTensorStack:
+    def from_list(cls, non_tensors: list[Any], **ignored: Any) -> NonTensorStack:  # type: ignore[override]
         """Return the objects of nested lists: a dimension for each level at which all lists have one length.
 
         Examples

@@ -209,11 +209,13 @@ class TensorClass(_Declared, _abstract=True):
         value = super().get(key, None if key in self._fields or default is _MISSING else default, **kwargs)
         return value._unwrapped() if isinstance(value, Base) else value
 
-    def set(self, key: NestedKey, item: Any, *, inplace: bool = False, non_blocking: bool = False) -> Self:
+    def set(
+        self, key: NestedKey, item: Any, inplace: bool = False, *, non_blocking: bool = False, **kwargs: Any
+    ) -> Self:
         """Set a field, as its attribute is set: the options of the class say what the value becomes."""
         key = unravel_key(key)
         if not isinstance(key, str):
-            return super().set(key, item, inplace=inplace)
+            return super().set(key, item, inplace=inplace, **kwargs)
         if key not in self._fields:
             raise self._no_field(key)
         if item is self:
@@ -226,7 +228,7 @@ class TensorClass(_Declared, _abstract=True):
             if building is not None:
                 building.setdefault("emptied", set()).add(key)
             return self
-        return super().set(key, cast(self, key, item), inplace=inplace)
+        return super().set(key, cast(self, key, item), inplace=inplace, **kwargs)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         known = isinstance(value, (Base, bool, int, float, complex)) or library_of(value) != "other"
@@ -268,20 +270,22 @@ class TensorClass(_Declared, _abstract=True):
                     result.set_non_tensor(key, None)
         return result
 
-    def to_dict(self, *, retain_none: bool = True, convert_tensors: bool = False) -> dict[str, Any]:
+    def to_dict(
+        self, *, retain_none: bool = True, convert_tensors: Any = False, tolist_first: bool = False
+    ) -> dict[str, Any]:
         """Return the fields as nested dicts; those that are ``None`` are left out if not `retain_none`."""
-        result = super().to_dict(retain_none=retain_none, convert_tensors=convert_tensors)
+        result = super().to_dict(retain_none=retain_none, convert_tensors=convert_tensors, tolist_first=tolist_first)
         if retain_none:
             result.update({key: None for key in self._order if key not in result})
         return result
 
-    def contiguous(self) -> Any:
+    def contiguous(self, *, canonical: bool = False, inplace: bool = False) -> Any:
         """Return an instance in memory of its own, with contiguous arrays: of a lazy stack, a dense one."""
         if self._storage is None:
-            return super().contiguous()
+            return super().contiguous(canonical=canonical, inplace=inplace)
         if hasattr(self, "_dense"):
             return self._dense()
-        return self._front._of_tensordict(self._unclassed().contiguous())
+        return self._front._of_tensordict(self._unclassed().contiguous(canonical=canonical, inplace=inplace))
 
     # Keys
 
@@ -291,9 +295,11 @@ class TensorClass(_Declared, _abstract=True):
             return self._unclassed().select(*keys, strict=strict)
         return super().select(*keys, inplace=inplace, strict=strict)
 
-    def flatten_keys(self, separator: str = ".", inplace: bool = False) -> Any:
+    def flatten_keys(
+        self, separator: str = ".", inplace: bool = False, is_leaf: Callable[[type[Any]], bool] | None = None
+    ) -> Any:
         """Return the entries with nested keys joined, where the class has fields of these names."""
-        return self._rekeyed(self._unclassed().flatten_keys(separator), inplace)
+        return self._rekeyed(self._unclassed().flatten_keys(separator, is_leaf=is_leaf), inplace)
 
     def unflatten_keys(self, separator: str = ".", inplace: bool = False) -> Any:
         """Return the entries with keys nested where they have the separator, if the class has fields of these names."""

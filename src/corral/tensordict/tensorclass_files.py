@@ -21,11 +21,11 @@ class Filed(Conversions):
     def _check_targets(self, path: Path, options: Any) -> None:
         super()._check_targets(path / _ENTRIES, options)
 
-    def _written(self, path: Path, options: Any, copies: list[Any], described: list[Any]) -> Any:
+    def _to_files(self, path: Path, options: Any, copies: list[Any], described: list[Any]) -> Any:
         path.mkdir(parents=True, exist_ok=True)
         (path / directories.META).unlink(missing_ok=True)
         described.append((path, directories.Description({"_type": str(self._front)})))
-        return super()._written(path / _ENTRIES, options, copies, described)
+        return super()._to_files(path / _ENTRIES, options, copies, described)
 
     def _note(self, path: Path | None, mapped: bool, robust: bool | None = True) -> None:
         super()._note(None if path is None else path / _ENTRIES, mapped, robust)
