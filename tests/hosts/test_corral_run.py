@@ -132,6 +132,30 @@ def test_launchers_of_one_host_need_no_secret(job, script):
     assert [(code, err) for code, _, err in job.ended()] == [(0, "")] * 2
 
 
+def test_ranks_of_torchrun_meet_in_its_store(network, tmp_path):
+    pytest.importorskip("torch")
+    path = tmp_path / "script.py"
+    path.write_text(
+        "import os, sys\n"
+        "from corral.distributed.rendezvous import meet, resolve\n"
+        "for attempt in range(2):\n"
+        "    address, rank, size = resolve()\n"
+        "    got = meet(address, rank, size, f'{rank} {attempt}'.encode(), 30)\n"
+        "os.write(1, f'{address.partition(chr(58))[0]} {b\" \".join(got).decode()}\\n'.encode())\n"
+    )
+    environ = {name: value for name, value in os.environ.items() if name != "CORRAL_SECRET"} | {"OMP_NUM_THREADS": "1"}
+    start = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=2"]
+    where = ["--master-addr=10.77.0.1", f"--master-port={PORT}"]
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    agents = [
+        host.start([*start, f"--node-rank={host.number}", *where, str(path)], env=environ, **pipes) for host in network
+    ]
+    for agent in agents:
+        out, err = agent.communicate(timeout=120)
+        assert agent.returncode == 0, err
+        assert out.splitlines() == ["torchrun 0 1 1 1 2 1 3 1"] * 2
+
+
 def test_ranks_of_mpirun_meet_by_mpi(network, tmp_path):
     path = tmp_path / "script.py"
     path.write_text(

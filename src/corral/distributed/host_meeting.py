@@ -19,12 +19,14 @@ from urllib.parse import urlsplit
 from corral.distributed import meeting_wire as wire
 from corral.distributed.addresses import listening_address
 from corral.distributed.errors import (
+    DistBackendError,
     DistNetworkError,
     DistTimeoutError,
     MismatchError,
     PeerLostError,
     StoreTimeoutError,
 )
+from corral.distributed.meeting_wire import Malformed
 from corral.distributed.mpi_meeting import meet_by_mpi
 from corral.distributed.stores import TCPStore
 
@@ -119,8 +121,12 @@ def meet_in(
         return _Meeting(store, party, meeting, size, where).attend(number, payload, timeout)
     except StoreTimeoutError as error:
         raise DistTimeoutError(f"{where}: {error}") from error
+    except DistBackendError:  # the verdict
+        raise
     except DistNetworkError as error:
         raise _Ended(f"{where}: {error}") from error
+    except (Malformed, ValueError) as error:
+        raise DistNetworkError(f"{where}: what is in the store does not speak as a corral job ({error})") from error
 
 
 class _Ended(DistNetworkError):
@@ -144,13 +150,12 @@ class _Meeting:
         gone = PeerLostError(f"{self.where}: {who} came, and was gone before all had come", (number,))
         store.leave_word(self.verdict, wire.failure_body(gone))
         first, size = store.compare_set(f"{self.name}/size", "", f"{number} {self.size}").split()
-        store.set(self._place(number), payload)
-        come = store.add(f"{self.name}/come", 1)
-        if int(size) != self.size:
+        if int(size) != self.size:  # said before this one is counted among those that have come
             called = self.party.size
             ours, theirs = f"{who} has {called}={self.size}", f"{noun} {int(first)} has {called}={int(size)}"
             self._conclude(wire.failure_body(MismatchError(f"{self.where}: {ours}, {theirs}")))
-        elif come == self.size:
+        store.set(self._place(number), payload)
+        if store.add(f"{self.name}/come", 1) == self.size:
             self._conclude(_ALL_CAME)
         try:
             store.wait([self.verdict], timeout)
