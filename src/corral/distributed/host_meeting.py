@@ -149,6 +149,7 @@ class _Meeting:
         who = f"{noun} {number}"
         gone = PeerLostError(f"{self.where}: {who} came, and was gone before all had come", (number,))
         store.leave_word(self.verdict, wire.failure_body(gone))
+        store.add(f"{self.name}/arrived", 1)
         first, size = store.compare_set(f"{self.name}/size", "", f"{number} {self.size}").split()
         if int(size) != self.size:  # said before this one is counted among those that have come
             called = self.party.size
@@ -227,7 +228,7 @@ def see_off(store: TCPStore, party: Party, limit: float = _LAST_WORDS) -> None:
     name = f"{party.name}.1"
     deadline = time.monotonic() + limit
     while time.monotonic() < deadline:
-        if store.add(f"{name}/left", 0) >= store.add(f"{name}/come", 0):
+        if store.add(f"{name}/left", 0) >= store.add(f"{name}/arrived", 0):
             return
         time.sleep(_PAUSE)
 
