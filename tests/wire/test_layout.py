@@ -180,9 +180,18 @@ def test_what_tensordict_keeps_beside_tensors():
     one = round_trip(tensordict.TensorDict({"a": torch.ones(3), "s": "x"}))
     assert one["s"] == "x"
     made = round_trip(Class(torch.ones(3, 2), "hi", batch_size=[3]))
-    assert type(made) is tensordict.TensorDict
+    assert type(made) is Class
     assert made.batch_size == (3,)
-    assert made["name"] == "hi"
+    assert made.name == "hi"
+    lazy = round_trip(tensordict.lazy_stack([tensordict.TensorDict({"a": torch.ones(n), "s": "x"}) for n in (1, 2)]))
+    assert type(lazy) is tensordict.LazyStackedTensorDict
+    assert lazy[1]["a"].shape == (2,)
+    assert lazy[1]["s"] == "x"
+    several = round_trip(tensordict.lazy_stack([Class(torch.ones(n), f"{n}", batch_size=[]) for n in (1, 2)]))
+    assert type(several) is Class
+    assert [each.name for each in several] == ["1", "2"]
+    numbers = tensordict.TensorDict({"n": tensordict.NonTensorStack(*map(tensordict.NonTensorData, (1, 2)))}, [2])
+    assert type(round_trip(numbers).get("n")) is tensordict.NonTensorStack
 
 
 sample = Layout.of({"a": np.zeros((2, 3)), "b": [torch.zeros(2), Pair(None, 1)]})[0].to_bytes()

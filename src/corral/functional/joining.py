@@ -18,7 +18,7 @@ def check_joinable(layouts: Sequence[Layout], ranks: Sequence[int]) -> None:
     """Raise `MismatchError` unless the ranks' trees differ in nothing but the number of rows."""
     for layout, rank in zip(layouts, ranks, strict=True):
         for path, branch in layout.branches():
-            if branch.kind == "L":
+            if branch.kind in ("L", "K"):
                 raise MismatchError(
                     f"{where(path)} is a lazy stack on rank {rank}, which cannot be joined with cat=True: call "
                     "to_tensordict() first"

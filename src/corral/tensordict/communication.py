@@ -49,6 +49,9 @@ def gather_and_stack(td: Any, dst: int | None = None, group: Group = None, group
     have are added, keys that only `td` has stay, other dtypes are cast. Senders' numbers that are no arrays
     are written as rows where `td` has an array; other objects become a list of one for each sender.
 
+    A lazy stack receives each sender's TensorDict in a member, whatever its keys and shapes. Entries in an HDF5 file
+    are written there, those in mapped files flushed.
+
     Trees that are alike on all ranks, in the order of their keys too, are moved in one operation of the engine;
     others are compared first, which costs two more messages.
 
@@ -72,8 +75,16 @@ def gather_and_stack(td: Any, dst: int | None = None, group: Group = None, group
             root = destination(pg, dst, group_dst, "gather_and_stack")
     tree = td if td.__class__ in _walkable else _view(td)
     if pg.backend.gather_rows(tree, root):  # everything fits as it is: the engine has written it
-        return td if root == pg._rank else None
-    return _negotiate(td, pg, root)
+        if root != pg._rank:
+            return None
+        result = td
+    else:
+        result = _negotiate(td, pg, root)
+    if getattr(result, "_locked", False):  # as those are that lie in mapped files
+        from corral.tensordict.moving.leaves import flush_files
+
+        flush_files(result)
+    return result
 
 
 _walkable: set[type] = {np.ndarray}
@@ -98,7 +109,7 @@ def _view(tree: Any, depth: int = 0) -> Any:
     kind = trees.kind_of(tree)
     if kind == "T" or (kind is None and library_of(tree) != "other"):
         _walkable.add(cls)
-    if kind is None or kind in "TRL":
+    if kind is None or kind in "TRLK":
         return tree
     try:
         keys, values, _, _ = trees.parts(kind, tree)
@@ -122,7 +133,7 @@ def _negotiate(td: Any, pg: ProcessGroup, root: int) -> Any:
     def describe() -> Layout | None:
         if td is None or pg._rank == root:
             return None
-        layout, leaves = Layout.of(td, pg.allow_pickle, stacking=True)
+        layout, leaves = Layout.of(td, pg.allow_pickle, stacking=True, dense=True)
         paths = layout.arrays()
         sent.extend(readable(leaf, key_text(path)) for leaf, (path, _) in zip(leaves, paths, strict=True))
         return layout

@@ -327,14 +327,6 @@ class PersistentTensorDict(Stored):
         self._owner(old)._source.nested.pop(old[-1], None)
         return self
 
-    def gather_and_stack(self, dst: int | None = None, group: Any = None, *, group_dst: int | None = None) -> Any:
-        """Gather the other ranks' TensorDicts into the rows of this one, in the file: see `corral.gather_and_stack`."""
-        dense = self.to_tensordict()
-        if dense.gather_and_stack(dst, group, group_dst=group_dst) is None:
-            return None
-        self.update(dense, inplace=True)
-        return self
-
     # Locks, files
 
     def _refuse(self, name: str) -> Any:

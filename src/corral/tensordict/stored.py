@@ -67,6 +67,17 @@ class Stored(TensorDict):
     def _like(self, key: str) -> Any:
         return self._outline_of(self._source.get(key))
 
+    def _places(self) -> dict[str, Any]:
+        """Return the nested TensorDicts, arrays that are like those in the file, and what else there is."""
+        places = {}
+        for key in self._source:
+            node = self._source.get(key)
+            if isinstance(node, Stored):
+                places[key] = node
+            else:
+                places[key] = self._outline_of(node) if hdf5.is_array(node) else self._source[key]
+        return places
+
     def _outline_of(self, node: Any) -> Any:
         entries = self._source
         shape = node.shape

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import sys
@@ -12,7 +13,7 @@ import msgspec
 import numpy as np
 
 from corral.arrays.libraries import convert, is_array, library_of, to_numpy
-from corral.wire import array_values, codec, entries, trees
+from corral.wire import array_values, codec, entries, theirs, trees
 from corral.wire.errors import CodecError
 
 __all__ = ["Array", "Branch", "Layout", "Path", "Value", "key_text"]
@@ -141,7 +142,9 @@ class Layout:
         self.root = root
 
     @classmethod
-    def of(cls, tree: Any, allow_pickle: bool = True, stacking: bool = False) -> tuple[Layout, list[Any]]:
+    def of(
+        cls, tree: Any, allow_pickle: bool = True, stacking: bool = False, dense: bool = False
+    ) -> tuple[Layout, list[Any]]:
         """Return a tree's layout and its arrays, in the layout's order.
 
         Parameters
@@ -153,6 +156,8 @@ class Layout:
         stacking
             Whether what can be the row of an array counts as one: NumPy's scalars and bytearrays, which otherwise are
             objects and stay what they are.
+        dense
+            Whether lazy stacks are stacked, if their members are alike.
 
         Raises
         ------
@@ -164,7 +169,7 @@ class Layout:
             If an array cannot be sent.
         """
         leaves: list[Any] = []
-        return cls(_describe(tree, leaves, allow_pickle, stacking, ())), leaves
+        return cls(_describe(tree, leaves, allow_pickle, stacking, dense, ())), leaves
 
     def to_bytes(self) -> bytes:
         """Return the layout as bytes."""
@@ -255,7 +260,7 @@ class Layout:
         return build(self.root)
 
 
-def _describe(tree: Any, leaves: list[Any], allow_pickle: bool, stacking: bool, path: Path) -> Node:
+def _describe(tree: Any, leaves: list[Any], allow_pickle: bool, stacking: bool, dense: bool, path: Path) -> Node:
     if len(path) > trees.MAX_DEPTH:
         raise ValueError(f"a container contains itself, or lies deeper than {trees.MAX_DEPTH} levels")
     kind = trees.kind_of(tree)
@@ -265,16 +270,20 @@ def _describe(tree: Any, leaves: list[Any], allow_pickle: bool, stacking: bool, 
             node, array = _describe_array(tree, path)
             leaves.append(array)
             return node
-        entry = None if stacking else entries.parts(tree)
+        entry = None if stacking else entries.parts(tree) or theirs.entry_parts(tree)
         if entry is not None:
             value = Value(codec.dumps(entry[1], allow_pickle))
             return Branch(entry[0], "", entry[2], _DATA, [value])
         return Value(codec.dumps(trees.payload(tree, stacking), allow_pickle))
-    if kind == "L" and stacking:
-        kind, tree = "T", tree.to_tensordict()
+    if kind in ("L", "K") and dense:
+        with contextlib.suppress(RuntimeError):  # members that differ stay members
+            kind, tree = ("T" if kind == "L" else "R"), tree.to_tensordict()
     keys, values, batch_size, name = trees.parts(kind, tree)
+    if kind == "R" and batch_size is None:
+        kind = "K"  # a tensorclass over a lazy stack
     children = [
-        _describe(value, leaves, allow_pickle, stacking, (*path, key)) for key, value in zip(keys, values, strict=True)
+        _describe(value, leaves, allow_pickle, stacking, dense, (*path, key))
+        for key, value in zip(keys, values, strict=True)
     ]
     return Branch(kind, name, batch_size, codec.dumps(keys, False), children)
 
@@ -306,7 +315,7 @@ def _check(node: Node, batch: list[int]) -> None:
         names = node.names()
         if not trees.is_possible(node.kind, names, node.batch_size):
             raise CodecError("malformed layout: an impossible container")
-        if node.kind == "L":
+        if node.kind in ("L", "K"):
             batch = []  # its members lack the dimension that they are stacked along
         elif node.batch_size is not None:
             if node.batch_size[: len(batch)] != batch:

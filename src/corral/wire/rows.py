@@ -16,7 +16,7 @@ from corral.wire import codec, trees
 from corral.wire import entries as entries_of
 from corral.wire.casting import check_cast, promoted
 from corral.wire.layout import Array, Branch, Layout, Path, Value, key_text
-from corral.wire.lazy_rows import plan_lazy
+from corral.wire.lazy_rows import check_columns, plan_lazy, refuse_lazy
 from corral.wire.senders import Senders, check_senders, of_shape
 
 __all__ = ["Plan", "plan_rows"]
@@ -58,9 +58,14 @@ def plan_rows(tree: Any, layouts: list[Layout | None], ranks: tuple[int, ...], r
             raise MismatchError(f"rank {ranks[i]} passed None, which only the destination may (rank {ranks[root]})")
         found.append(layout)
     senders = Senders(found, [ranks[i] for i in positions], positions)
-    if trees.kind_of(tree) == "L":
+    if trees.kind_of(tree) in ("L", "K") and tree.stack_dim == 0:
         return Plan(*plan_lazy(tree, senders, ranks[root], len(ranks), allow_pickle))
     check_senders(senders)
+    refuse_lazy(senders, ranks[root])
+    if trees.kind_of(tree) in ("L", "K"):
+        check_columns(tree, senders, ranks[root], len(ranks))
+        plan = _Planner(senders, ranks[root], len(ranks), allow_pickle).new_tree()
+        return Plan(plan.into, lambda: tree.update(plan.finish(), inplace=True))
     planner = _Planner(senders, ranks[root], len(ranks), allow_pickle)
     if tree is None:
         return planner.new_tree()
@@ -230,15 +235,51 @@ class _Planner:
             raise MismatchError(
                 f"{key_text(path)} is an array{shape} on rank {self.here}, but a container on rank {there}"
             )
-        keys, children, _, _ = trees.parts(kind, target)
-        entries = dict(zip(keys, children, strict=True))
+        in_file = bool(getattr(target, "_in_file", False))
+        if in_file:
+            entries = target._places()
+        else:
+            keys, children, _, _ = trees.parts(kind, target)
+            entries = dict(zip(keys, children, strict=True))
         for key, child in zip(node.names(), node.children, strict=True):
-            if key in entries:
+            if in_file and not isinstance(child, Branch):
+                self.in_file(child, (*path, key), entries.get(key), target)
+            elif key in entries:
                 fixed = not trees.can_assign(target) and entries_of.parts(entries[key]) is None
                 replace = None if fixed else functools.partial(trees.assign, target, key)
                 self.visit(child, (*path, key), entries[key], replace)
             else:
                 self.add(child, (*path, key), target, kind)
+
+    def in_file(self, node: Array | Value, path: Path, like: Any, target: Any) -> None:
+        """Plan an entry that lies in a file, or will: it is written there when all rows have come."""
+        if isinstance(node, Value):
+            raise MismatchError(
+                f"{key_text(path)} is {_a(self.values(path)[0])} on rank {self.senders.ranks[0]}: the file on rank "
+                f"{self.here} can hold arrays only"
+            )
+        if like is None:
+            self.add(node, path, target, "T")
+            return
+        if not is_array(like):
+            raise MismatchError(
+                f"{key_text(path)} is {_a(like)} in the file on rank {self.here}, but an array of shape "
+                f"{tuple(node.shape)} on rank {self.senders.ranks[0]}"
+            )
+        self.check_shape(path, like, tuple(node.shape))
+        row = np.empty(like.shape[1:], like.dtype)
+        for rank, nodes in zip(self.senders.ranks, self.nodes, strict=True):
+            sent = nodes[path]
+            assert isinstance(sent, Array)
+            try:
+                check_cast(self.promoted(path) or sent, row)
+            except TypeError as error:
+                raise MismatchError(
+                    f"{key_text(path)} of rank {rank} (shape {tuple(node.shape)}) does not fit the array in the file "
+                    f"of rank {self.here} (shape {_shape(like)}): {error}"
+                ) from None
+        stack = self.allocate(path)
+        self.finishes.append(lambda: target.set_(path[-1], stack))
 
     def value(self, path: Path, target: Any, replace: Callable[[Any], Any] | None) -> None:
         """Plan the place of objects that are not arrays."""
@@ -263,13 +304,9 @@ class _Planner:
             )
         self.finishes.append(lambda: replace(values))
 
-    def check(self, path: Path, target: Any, row: tuple[int, ...]) -> None:
-        """Raise unless rows of a shape can be written into an array."""
+    def check_shape(self, path: Path, target: Any, row: tuple[int, ...]) -> None:
+        """Raise unless an array has rows of a shape, one for each sender."""
         there = self.senders.ranks[0]
-        if library_of(target) == "torch" and target.is_nested:
-            from corral.arrays.torch_buffers import nested_error
-
-            raise MismatchError(f"rank {self.here}: {nested_error(key_text(path))}")
         shape = _shape(target)
         if not shape or shape[0] != self.count:
             raise MismatchError(
@@ -281,6 +318,16 @@ class _Planner:
                 f"{key_text(path)} has shape {row} on rank {there}, but rows of shape {shape[1:]} on "
                 f"rank {self.here} (shape {shape})"
             )
+
+    def check(self, path: Path, target: Any, row: tuple[int, ...]) -> None:
+        """Raise unless rows of a shape can be written into an array."""
+        there = self.senders.ranks[0]
+        if library_of(target) == "torch" and target.is_nested:
+            from corral.arrays.torch_buffers import nested_error
+
+            raise MismatchError(f"rank {self.here}: {nested_error(key_text(path))}")
+        self.check_shape(path, target, row)
+        shape = _shape(target)
         if library_of(target) == "jax":  # can only be replaced
             return
         self.written.append((path, target))

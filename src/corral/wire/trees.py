@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from corral.wire import entries
+from corral.wire import entries, theirs
 from corral.wire.entries import Rows, plain
 from corral.wire.errors import CodecError
 
@@ -28,8 +28,8 @@ __all__ = [
 MAX_DEPTH = 100
 """Levels of containers that a tree may have."""
 
-# "T" is corral's TensorDict, "L" its lazy stack, "R" a TensorDict of the package tensordict or a tensorclass of its.
-# They come back as TensorDicts. "N" is corral's NonTensorData and "S" its NonTensorStack.
+# "T" is corral's TensorDict, "L" its lazy stack, "N" its NonTensorData and "S" its NonTensorStack. For those of the
+# package tensordict see `theirs`.
 _BUILTIN: dict[type, str] = {dict: "d", list: "l", tuple: "t"}
 _known: dict[type, str | None] = {}
 
@@ -53,12 +53,11 @@ def _classify(cls: type) -> str | None:
         if cls._holds_objects:  # type: ignore[attr-defined]
             return None  # see `payload` and `entries.parts`
         return "L" if issubclass(cls, ours.LazyStackedTensorDict) else "T"
-    theirs = sys.modules.get("tensordict")
-    if theirs is not None:
-        if issubclass(cls, (theirs.NonTensorData, theirs.NonTensorStack)):
-            return None  # a value in their clothes: see `payload`
-        if issubclass(cls, theirs.TensorDictBase) or theirs.is_tensorclass(cls):
-            return "R"
+    kind = theirs.kind_of(cls)
+    if kind is not None:
+        return kind
+    if theirs.is_entry(cls):
+        return None  # a value in their clothes: see `payload`
     if issubclass(cls, tuple) and hasattr(cls, "_fields") and hasattr(cls, "_make"):
         return "n"
     if issubclass(cls, dict):
@@ -77,11 +76,11 @@ def payload(tree: Any, stacking: bool = False) -> Any:
     entry = entries.parts(tree)
     if entry is not None:
         return entry[1] if entry[0] == "N" else tree
-    theirs = sys.modules.get("tensordict")
-    if theirs is not None:
-        if isinstance(tree, theirs.NonTensorStack):
+    package = sys.modules.get("tensordict")
+    if package is not None:
+        if isinstance(tree, package.NonTensorStack):
             return entries.adopted(tree) if stacking else tree.tolist()
-        if isinstance(tree, theirs.NonTensorData):
+        if isinstance(tree, package.NonTensorData):
             return tree.data
     return tree
 
@@ -104,25 +103,22 @@ def parts(kind: str, tree: Any) -> tuple[list[Any], list[Any], list[int] | None,
         return names, [getattr(tree, name) for name in names], None, type_key(type(tree))
     if kind == "L":
         return list(range(len(tree.tensordicts))), list(tree.tensordicts), None, str(tree.stack_dim)
-    if hasattr(tree, "_tensordict") and kind == "R":
-        tree = tree._tensordict if not isinstance(tree._tensordict, dict) else tree  # that of a tensorclass
-    if kind == "T":  # not by what fields of a tensorclass can hide
-        items, size, name = tree._source.items(), tree._batch_size, entries.class_name(type(tree))
-    else:
-        items, size, name = tree.items(), tree.batch_size, ""
-    pairs = list(items)
-    return [key for key, _ in pairs], [value for _, value in pairs], list(map(int, size)), name
+    if kind in theirs.KINDS:
+        return theirs.parts(tree)
+    pairs = list(tree._source.items())  # not by what fields of a tensorclass can hide
+    keys, values = [key for key, _ in pairs], [value for _, value in pairs]
+    return keys, values, list(map(int, tree._batch_size)), entries.class_name(type(tree))
 
 
 def is_possible(kind: str, keys: list[Any], batch_size: Sequence[int] | None) -> bool:
     """Whether a container of this kind can have these keys and this batch size."""
     if kind in ("T", "R"):
         return batch_size is not None and all(size >= 0 for size in batch_size) and _are_names(keys)
-    if kind in ("N", "S"):
+    if kind in ("N", "S", "M", "P"):
         return entries.is_possible(keys, batch_size)
     if batch_size is not None:
         return False
-    if kind in ("l", "t", "L"):
+    if kind in ("l", "t", "L", "K"):
         return keys == list(range(len(keys)))
     return kind == "d" or (kind in ("n", "c") and _are_names(keys))
 
@@ -167,30 +163,19 @@ def construct(
         for key, child in zip(keys, children, strict=True):
             object.__setattr__(record, key, child)
         return record
+    if kind in theirs.KINDS:
+        return theirs.construct(kind, name, batch_size, keys, children)
     if kind == "L":
         return entries.make_lazy(name, children)
     if kind in ("N", "S") and batch_size is not None and len(children) == 1:
         return entries.make_entry(kind, children[0], batch_size)
-    if kind in ("T", "R") and batch_size is not None:
+    if kind == "T" and batch_size is not None:
         named = dict(zip(keys, children, strict=True))
-        theirs = sys.modules.get("tensordict") if kind == "R" else None
-        if theirs is not None:
-            return theirs.TensorDict({k: _theirs(v, theirs) for k, v in named.items()}, batch_size=list(batch_size))
-        from corral.arrays import is_array
         from corral.tensordict import TensorDict
 
-        if kind == "R" and not all(kind_of(v) == "T" or is_array(v) for v in children):
-            return {key: plain(value) for key, value in named.items()}  # objects stay what they are
         td = TensorDict({k: entries.of_rows(v, batch_size) for k, v in named.items()}, batch_size=list(batch_size))
         return entries.in_class(td, name) if name else td
     raise CodecError("malformed layout: an unknown kind of container")
-
-
-def _theirs(value: Any, theirs: Any) -> Any:
-    """Return a value as the package tensordict keeps it."""
-    if type(value) is Rows:
-        return theirs.NonTensorStack(*map(theirs.NonTensorData, plain(value)))
-    return value
 
 
 def _loaded(name: str) -> Any:
@@ -215,7 +200,7 @@ def assign(container: Any, key: Any, value: Any) -> None:
     """Put an entry into a container that can take one."""
     kind = kind_of(container)
     if kind == "R":
-        container.set(key, _theirs(value, sys.modules["tensordict"]))
+        container.set(key, theirs.value(value, sys.modules["tensordict"]))
     elif kind == "T":
         present = container._source.get(key)
         holds = getattr(present, "_holds_objects", False)

@@ -1,7 +1,7 @@
 """The entries of TensorDicts that are no arrays, on their way from one rank to another.
 
-They are a message of their own, which goes by a tag that no array has: how long it is,
-the receiver does not know before it comes. Its number is in the record that comes with the arrays.
+They are a message of their own, which goes by a tag that no array has: how long it is, the receiver does not know
+before it comes. Its number is in the record that comes with the arrays.
 """
 
 from __future__ import annotations
