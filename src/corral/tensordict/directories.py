@@ -105,9 +105,29 @@ class Description:
         """Describe an entry that has a directory of its own."""
         self.entries[key] = {"type": kind}
 
-    def set_shape(self, shape: tuple[int, ...]) -> None:
+    def set_shape(self, shape: tuple[int, ...], names: tuple[str | None, ...] | None = None) -> None:
         """Describe the TensorDict itself."""
         self.facts.update({"shape": list(shape), "device": "cpu", **_TENSORDICT})
+        if names is not None and any(name is not None for name in names):
+            self.facts["_names"] = list(names)
+
+    def set_kind(self, name: str, module: str, **facts: Any) -> None:
+        """Describe something else, of a class of tensordict's."""
+        self.facts["_type"] = f"<class 'tensordict.{module}.{name}'>"
+        if name != "NonTensorData":  # of which tensordict takes all facts for fields
+            self.facts.update({"_format_version": 1, "_class": f"tensordict:{name}"})
+        self.facts.update(facts)
+
+    @property
+    def names(self) -> tuple[str | None, ...] | None:
+        """The names of the batch dimensions, if they have some."""
+        names = self.facts.get("_names")
+        if names is None:
+            return None
+        known = isinstance(names, list) and all(name is None or isinstance(name, str) for name in names)
+        if not known or len(names) != len(self.shape):
+            raise ValueError(f"the names of dimensions are {names!r}, for the batch size {list(self.shape)}")
+        return tuple(names)
 
     def to_json(self) -> dict[str, Any]:
         """Return what is written."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import pickle
 import sys
 from pathlib import Path
 from typing import Any, Self
@@ -194,7 +192,7 @@ class Loader:
 
     def load(self, path: Path, kind: type[Any], out: Any = None) -> Any:
         """Return the TensorDict of a directory, or put its entries into `out`."""
-        found = self._load(path, directories.read(path), kind)
+        found = self._load(path, directories.read(path), kind, Size())
         if not isinstance(found, Base):
             raise TypeError(f"load_memmap: {path} holds no TensorDict, but the {type(found).__name__} of an entry")
         if out is None:
@@ -203,17 +201,24 @@ class Loader:
         _replace(out, found)
         return out
 
-    def _load(self, path: Path, description: directories.Description, kind: type[Any]) -> Any:
+    def _load(self, path: Path, description: directories.Description, kind: type[Any], batch: Size) -> Any:
+        """Return what is in a directory, a part of a batch of this size at least."""
         if "shape" not in description.facts and (path / directories.ENTRIES / directories.META).exists():
-            return self._tensorclass(path, description)
+            return self._tensorclass(path, description, batch)
+        if description.kind == "LazyStackedTensorDict":
+            return self._stack(path, description, kind)
+        if description.kind in ("NonTensorData", "NonTensorStack"):
+            from corral.tensordict.nontensor_files import read_objects
+
+            return read_objects(path, description, batch, self._allow_pickle)
         if description.kind != "TensorDict":
-            return self._other(path, description)
+            raise TypeError(f"load_memmap: {path} holds a {description.kind}, and a TensorDict is what can be loaded")
         size = Size(description.shape)
         source: dict[str, Any] = {}
         for key, entry in description.entries.items():
             if "type" in entry:
                 nested = directories.directory_of(path, key, self._robust)
-                source[key] = self._load(nested, directories.read(nested), kind._entry_class())
+                source[key] = self._load(nested, directories.read(nested), kind._entry_class(), size)
             else:
                 source[key] = self._leaf(path, key, entry)
             if tuple(source[key].shape[: len(size)]) != size:
@@ -222,17 +227,17 @@ class Loader:
                     f"batch size {size}"
                 )
         device = self._device or description.facts.get("device")
-        result = kind._make(source, size, None if device in (None, "None") else str(device))
+        result = kind._make(source, size, None if device in (None, "None") else str(device), description.names)
         result._saved = (path if self._mode != "r" else None, False)
         return result
 
-    def _tensorclass(self, path: Path, description: directories.Description) -> Any:
+    def _tensorclass(self, path: Path, description: directories.Description, batch: Size) -> Any:
         """Return an instance of the tensorclass that this process has defined under the name, or a TensorDict."""
         from corral.tensordict.dense import TensorDict
         from corral.tensordict.tensorclass_kinds import known
 
         inner = path / directories.ENTRIES
-        td = self._load(inner, directories.read(inner), TensorDict)
+        td = self._load(inner, directories.read(inner), TensorDict, batch)
         name = str(description.facts.get("_type")).removeprefix("<class '").removesuffix("'>")
         objects = {key: value for key, value in description.facts.items() if key != "_type" and value is not None}
         cls = known(name)
@@ -263,26 +268,19 @@ class Loader:
             return leaf
         return sys.modules["torch"].as_tensor(leaf).to(self._device)
 
-    def _other(self, path: Path, description: directories.Description) -> Any:
-        """Return what is neither a leaf nor a TensorDict."""
-        facts = description.facts
-        if not facts.get("_is_non_tensor") or description.kind != "NonTensorData":
-            raise TypeError(f"load_memmap: {path} holds a {description.kind}, and a TensorDict is what can be loaded")
-        if "data" in facts or "data" in description.entries:
-            data = json.loads((path / directories.META).read_bytes())["data"]
-        elif not self._allow_pickle:
-            raise RuntimeError(
-                f"load_memmap: {path} holds pickled data, and to unpickle can run any code: pass allow_pickle=True if "
-                "you trust who wrote it"
-            )
-        else:
-            data = pickle.loads((path / "other.pickle").read_bytes())
-        import corral.tensordict
+    def _stack(self, path: Path, description: directories.Description, kind: type[Any]) -> Any:
+        from corral.tensordict.lazy import LazyStackedTensorDict
 
-        wrap = getattr(corral.tensordict, "NonTensorData", None)
-        if wrap is None:
-            raise TypeError(f"load_memmap: {path} holds data that is no array ({type(data).__name__})")
-        return wrap(data, batch_size=description.shape)
+        dim, name = description.facts.get("stack_dim"), description.facts.get("stack_dim_name")
+        members: list[Any] = []
+        while (path / str(len(members))).exists():
+            member = path / str(len(members))
+            members.append(self._load(member, directories.read(member), kind, Size()))
+        if not members or type(dim) is not int or not (name is None or isinstance(name, str)):
+            raise ValueError(f"load_memmap: {path} does not describe a stack of its {len(members)} members")
+        result = LazyStackedTensorDict(*members, stack_dim=dim)
+        result._stack_name = name
+        return result
 
 
 def _replace(out: Any, found: Any) -> None:
@@ -290,11 +288,12 @@ def _replace(out: Any, found: Any) -> None:
     source: dict[str, Any] = {}
     for key, value in found._source.items():
         mine = out._source.get(key)
-        if isinstance(mine, Base) and isinstance(value, Base) and hasattr(value, "_saved"):
+        if {getattr(each, "_kind_in_files", None) for each in (mine, value)} == {"TensorDict"}:
             _replace(mine, value)
             source[key] = mine
         else:
             source[key] = value
     out._source = source
     out._batch_size = found._batch_size
+    out._names = found._names
     out._saved = found._saved

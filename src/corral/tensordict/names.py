@@ -19,6 +19,7 @@ class Named:
     _source: dict[str, Any]
     _batch_size: tuple[int, ...]
     _names: Names
+    _peeks: Any
 
     def _set_names(self, names: Sequence[Any] | None) -> None:
         """Name the dimensions here, and those that nested TensorDicts share; nothing changes if that fails."""
@@ -48,7 +49,7 @@ class Named:
         found: list[tuple[Named, Names]] = []
         if not self._batch_size:
             return found
-        for key, value in self._source.items():
+        for key, value in self._peeks():
             if isinstance(value, Named):
                 inner = merged(names, len(self._batch_size), value._names, len(value._batch_size))
                 given = [name for name in inner or () if name is not None]

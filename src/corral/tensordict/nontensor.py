@@ -166,6 +166,7 @@ class NonTensorStack(ObjectEntry):
     """
 
     __slots__ = ("_objects",)
+    _kind_in_files: ClassVar[str] = "NonTensorStack"
 
     _objects: np.ndarray[Any, Any]
 
@@ -189,7 +190,7 @@ class NonTensorStack(ObjectEntry):
         return self
 
     @classmethod
-    def from_list(cls, non_tensors: list[Any], **ignored: Any) -> NonTensorStack:  # type: ignore[override]
+    def from_list(cls, non_tensors: list[Any]) -> NonTensorStack:  # type: ignore[override]
         """Return the objects of nested lists: a dimension for each level at which all lists have one length.
 
         Examples

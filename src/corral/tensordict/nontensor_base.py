@@ -15,12 +15,13 @@ from corral.tensordict.abstract import TensorDictBase
 from corral.tensordict.base import Base, Size
 from corral.tensordict.dense import TensorDict
 from corral.tensordict.names import Names
+from corral.tensordict.nontensor_files import ObjectFiles
 from corral.tensordict.object_arrays import cells, equal, filled, joined, nested_list, stacked
 
 __all__ = ["ObjectEntry", "added_by", "cells_of", "common_device", "refuse_arrays"]
 
 
-class ObjectEntry(TensorDictBase):
+class ObjectEntry(ObjectFiles, TensorDictBase):
     """What both have in common: no keys, and nothing that arithmetic or a change of dtype would reach."""
 
     __slots__ = ()

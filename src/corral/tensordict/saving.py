@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from corral.arrays.libraries import Library, copy_into, dtype_name, library_of, to_numpy
 from corral.arrays.mapped import create_file, map_file, numpy_dtype, place_in_file, same_place
@@ -36,6 +36,7 @@ class Saving(Loading, Sharing):
     """The parts of `memmap`."""
 
     __slots__ = ()
+    _kind_in_files: ClassVar[str] = "TensorDict"
 
     def _lock(self, locked: Any) -> None:
         if locked is False and getattr(self, "_saved", None) is not None:
@@ -116,8 +117,6 @@ class Saving(Loading, Sharing):
     def _check_targets(self, path: Path, options: Options) -> None:
         """Raise what can be known to be wrong before anything is changed on the disk."""
         for key, value in self._source.items():
-            if getattr(value, "_holds_objects", False):
-                raise TypeError(f"the entry {key!r} is no array, and only arrays can lie in files: exclude it first")
             if isinstance(value, Saving):
                 directory = path / directories.encode(key, options.robust)
                 directories.refuse_link(directory)
@@ -154,13 +153,13 @@ class Saving(Loading, Sharing):
             if isinstance(value, Saving):
                 nested = path / directories.encode(key, options.robust)
                 source[key] = value._to_files(nested, options, copies, described)
-                description.add_nested(key)
+                description.add_nested(key, value._kind_in_files)
                 continue
             file = path / (directories.encode(key, options.robust) + ".memmap")
             source[key] = leaf_to_file(value, file, options, copies)
             description.add_leaf(key, source[key])
-        description.set_shape(self._batch_size)
-        return self._make(source, self._batch_size, "cpu")
+        description.set_shape(self._batch_size, self._names)
+        return self._make(source, self._batch_size, "cpu", self._names)
 
     def _atomically(self, path: Path, options: Options, threads: int, inplace: bool) -> Self:
         target = path.resolve()

@@ -79,8 +79,10 @@ class Sharing(Choosing):
     def _refuse_nested(self) -> None:
         if "torch" not in sys.modules:
             return
-        for key, leaf in self.items(True, True):
-            if library_of(leaf) == "torch" and leaf.is_nested:
+        for key, leaf in self._source.items():
+            if isinstance(leaf, Sharing):
+                leaf._refuse_nested()
+            elif library_of(leaf) == "torch" and leaf.is_nested:
                 from corral.arrays.torch_buffers import nested_error
 
                 raise nested_error(repr(key))

@@ -1,0 +1,97 @@
+"""Objects that are no arrays in directories: in `meta.json` where that can hold them, else in a pickle next to it."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+from corral.tensordict import directories
+from corral.tensordict.base import Size
+from corral.tensordict.object_arrays import cells
+from corral.tensordict.saving import Options, Saving
+
+__all__ = ["ObjectFiles", "read_objects"]
+
+_PICKLES = {"NonTensorData": "other.pickle", "NonTensorStack": "pickle.pkl"}
+
+
+class ObjectFiles(Saving):
+    """The parts of `memmap` for entries of objects."""
+
+    __slots__ = ()
+    _kind_in_files: ClassVar[str] = "NonTensorData"
+
+    def _check_targets(self, path: Path, options: Options) -> None:
+        directories.refuse_link(path / _PICKLES[self._kind_in_files])
+
+    def _to_files(
+        self,
+        path: Path,
+        options: Options,
+        copies: list[Callable[[], None]],
+        described: list[tuple[Path, directories.Description]],
+    ) -> Any:
+        path.mkdir(parents=True, exist_ok=True)
+        (path / directories.META).unlink(missing_ok=True)
+        description = directories.Description()
+        described.append((path, description))
+        data = self._unwrapped()
+        is_stack = self._kind_in_files == "NonTensorStack"
+        file = path / _PICKLES[self._kind_in_files]
+        facts: dict[str, Any] = {"stack_dim": 0, "device": None} if is_stack else {}
+        if _in_json(data):
+            file.unlink(missing_ok=True)
+            facts["data"] = data
+        else:
+            directories.write_bytes(file, pickle.dumps(data if is_stack else {"data": data}))
+            facts |= {"data": file.name} if is_stack else {}
+        if not is_stack:
+            facts |= {"_metadata": None, "_is_non_tensor": True}
+        description.set_kind(self._kind_in_files, "tensorclass", **facts)
+        return self.clone()  # type: ignore[attr-defined]
+
+
+def _in_json(data: Any) -> bool:
+    """Whether JSON gives back what it is given: neither tuples nor keys that are numbers, for example."""
+    if data is None or type(data) in (bool, int, str):
+        return True
+    if type(data) is float:
+        return data == data and data not in (float("inf"), float("-inf"))
+    if type(data) is list:
+        return all(map(_in_json, data))
+    return type(data) is dict and all(type(key) is str and _in_json(value) for key, value in data.items())
+
+
+def read_objects(path: Path, description: directories.Description, size: Size, allow_pickle: bool) -> Any:
+    """Return an entry of objects that was saved as a part of a batch.
+
+    Raises
+    ------
+    RuntimeError
+        If it is pickled, and `allow_pickle` is not set.
+    """
+    from corral.tensordict.nontensor import NonTensorData, NonTensorStack
+
+    facts = json.loads((path / directories.META).read_bytes())
+    file = path / _PICKLES[description.kind]
+    is_stack = description.kind == "NonTensorStack"
+    if file.exists() and (facts.get("data") == file.name if is_stack else "data" not in facts):
+        if not allow_pickle:
+            raise RuntimeError(
+                f"load_memmap: {path} holds pickled data, and to unpickle can run any code: pass allow_pickle=True if "
+                "you trust who wrote it"
+            )
+        data = pickle.loads(file.read_bytes())
+        data = data if is_stack else data["data"]
+    elif "data" not in facts:
+        raise ValueError(f"load_memmap: {path} holds neither data nor {file.name}: the directory is not complete")
+    else:
+        data = facts["data"]
+    if not is_stack:
+        return NonTensorData(data, size)
+    if not isinstance(data, list):
+        raise ValueError(f"load_memmap: the data of {path} is a {type(data).__name__}, not a list")
+    return NonTensorStack._of(cells(data, len(size) or None))
