@@ -81,6 +81,7 @@ ADDED = {
     "like": "library of the leaves that arrive",
     "group_dst": "a rank of the group, as torch.distributed has it",
     "group_src": "a rank of the group, as torch.distributed has it",
+    "progress": "show a bar",
     "inplace": "write into the leaves that are here",
 }
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from tests.tensordict.trees import plain
 LIBRARIES = (tensordict, corral)
 PAIRS = [(writer, reader) for writer in LIBRARIES for reader in LIBRARIES if corral in (writer, reader)]
 pairs = pytest.mark.parametrize(("writer", "reader"), PAIRS, ids=[f"{w.__name__}-{r.__name__}" for w, r in PAIRS])
-context = multiprocessing.get_context("spawn")
 
 
 def row(library: Any, length: int, **more: Any) -> Any:
@@ -153,22 +153,37 @@ def test_wrong_descriptions(tmp_path: Path, text: str) -> None:
         TensorDict.load_memmap(tmp_path)
 
 
-def _add(path: str, number: int) -> None:
-    td = TensorDict.load_memmap(path)
-    for member in td["l"].tensordicts:
-        member["r"][number] += number + 1
-    td["a"][number] += 1
+ADD = """
+import sys
+from corral import TensorDict
+path, number = sys.argv[1], int(sys.argv[2])
+td = TensorDict.load_memmap(path)
+for member in td["l"].tensordicts:
+    member["r"][number] += number + 1
+td["a"][number] += 1
+assert "torch" not in sys.modules
+"""
 
 
 def test_several_processes_at_once(tmp_path: Path) -> None:
-    members = [TensorDict(r=np.zeros(4, int)) for _ in range(2)]
-    TensorDict(a=np.zeros((2, 4), int).T.copy(), l=lazy_stack(members * 2), batch_size=[4]).memmap(tmp_path)
-    processes = [context.Process(target=_add, args=(str(tmp_path), number)) for number in range(4)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(100)
-        assert process.exitcode == 0
+    members = [TensorDict(r=np.zeros(4, int)) for _ in range(4)]
+    TensorDict(a=np.zeros((4, 2), int), l=lazy_stack(members), batch_size=[4]).memmap(tmp_path)
+    processes = [subprocess.Popen([sys.executable, "-c", ADD, str(tmp_path), str(number)]) for number in range(4)]
+    assert [process.wait(150) for process in processes] == [0] * 4
     found = TensorDict.load_memmap(tmp_path)
     assert found["a"].tolist() == [[1, 1]] * 4
     assert [td["r"].tolist() for td in found["l"].tensordicts] == [[1, 2, 3, 4]] * 4
+
+
+@pytest.mark.parametrize("threads", [0, 3])
+def test_a_bar_shows_what_is_done(tmp_path: Path, threads: int, capsys: pytest.CaptureFixture[str]) -> None:
+    td = TensorDict({str(number): np.full(1000, number) for number in range(20)}, batch_size=[1000])
+    td.memmap(tmp_path / "quiet", num_threads=threads)
+    assert capsys.readouterr().err == "", "no bar where there is no terminal"
+    td.memmap(tmp_path / "shown", num_threads=threads, progress=True)
+    shown = capsys.readouterr().err
+    assert "Saving shown" in shown
+    assert "160.0/160.0 kB" in shown
+    found = TensorDict.load_memmap(tmp_path / "shown", progress=True)
+    assert "Loading shown" in capsys.readouterr().err
+    assert plain(found) == plain(td)

@@ -31,7 +31,7 @@ class LazyFiles(LazyBase):
         self,
         path: Path,
         options: Options,
-        copies: list[Callable[[], None]],
+        copies: list[Callable[[], int]],
         described: list[tuple[Path, directories.Description]],
     ) -> Any:
         path.mkdir(parents=True, exist_ok=True)

@@ -9,8 +9,10 @@ from typing import Any, Self
 
 from corral.arrays.libraries import Library
 from corral.arrays.mapped import dtype_of, map_file
+from corral.arrays.operations import nbytes
 from corral.tensordict import directories
 from corral.tensordict.base import Base, Size, device_name, unravel_key
+from corral.tensordict.progress import Bar
 
 __all__ = ["Loader", "Loading"]
 
@@ -55,6 +57,7 @@ class Loading(Base):
         num_threads: int = 0,
         allow_pickle: bool | None = None,
         library: Library | None = None,
+        progress: bool | None = None,
     ) -> Any:
         """Return the TensorDict that `memmap`, or tensordict's, has saved in a directory.
 
@@ -84,6 +87,8 @@ class Loading(Base):
         library : {"numpy", "torch"}, optional
             Library of the leaves. By default each has that with which it was saved; torch's leaves, and those that
             tensordict has saved, are NumPy's in a process that has not imported torch.
+        progress : bool, optional
+            Whether to show a bar of what is mapped or, for a device, read.
 
         Raises
         ------
@@ -110,7 +115,8 @@ TensorDict(batch_size=[3], device=cpu, library=numpy, fields={c: f64[2]})
             raise ValueError(f"load_memmap: library must be 'numpy', 'torch' or None, not {library!r}")
         path = find(Path(prefix), subpath, robust_key)
         target = out._device if device is None and out is not None else device
-        return Loader(target, robust_key, mode, allow_pickle, library).load(path, cls, out)
+        with Bar(f"Loading {path.name}", None, progress) as bar:
+            return Loader(target, robust_key, mode, allow_pickle, library, bar).load(path, cls, out)
 
     @classmethod
     def load(cls, prefix: str | Path, *args: Any, **kwargs: Any) -> Any:
@@ -179,11 +185,20 @@ class Loader:
         Whether to unpickle.
     library : {"numpy", "torch"}, optional
         Library of all leaves.
+    bar : Bar, optional
+        Told of each leaf's bytes.
     """
 
     def __init__(
-        self, device: Any, robust: bool | None, mode: str | None, allow_pickle: bool | None, library: Library | None
+        self,
+        device: Any,
+        robust: bool | None,
+        mode: str | None,
+        allow_pickle: bool | None,
+        library: Library | None,
+        bar: Bar | None = None,
     ) -> None:
+        self._bar = bar
         self._device = device_name(device)
         self._robust = robust
         self._mode = mode
@@ -221,6 +236,8 @@ class Loader:
                 source[key] = self._load(nested, directories.read(nested), kind._entry_class(), size)
             else:
                 source[key] = self._leaf(path, key, entry)
+                if self._bar is not None:
+                    self._bar.advance(nbytes(source[key]))
             if tuple(source[key].shape[: len(size)]) != size:
                 raise ValueError(
                     f"the entry {key!r} in {path} has shape {Size(source[key].shape)}, which does not start with the "

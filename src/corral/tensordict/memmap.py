@@ -38,6 +38,7 @@ class MemoryMapping(Saving):
         archive: bool | None = None,
         compression: str | int | None = None,
         atomic: bool = False,
+        progress: bool | None = None,
     ) -> Any:
         """Write all leaves to files, and return a locked TensorDict whose leaves are these files' memory.
 
@@ -66,6 +67,8 @@ class MemoryMapping(Saving):
             Archives cannot be written; there for tensordict's arguments.
         atomic : bool
             Write a new directory next to `prefix`, and put it in its place when it is complete.
+        progress : bool, optional
+            Whether to show a bar of what is written. By default where there is a terminal and much to write.
 
         Examples
         --------
@@ -78,7 +81,7 @@ class MemoryMapping(Saving):
         [7, 1, 2]
         """
         _refuse_archive(prefix, archive, compression)
-        options = Options(copy_existing, existsok, robust_key, False)
+        options = Options(copy_existing, existsok, robust_key, False, progress)
         return self._save(prefix, options, num_threads, return_early, atomic, inplace=False)
 
     def memmap_(
@@ -92,11 +95,12 @@ class MemoryMapping(Saving):
         existsok: bool = True,
         robust_key: bool | None = True,
         atomic: bool = False,
+        progress: bool | None = None,
     ) -> Any:
         """Write all leaves to files, replace them by these files' memory, and lock the TensorDict: see `memmap`."""
         if not self.is_memmap() and self.is_shared():
             raise RuntimeError("memmap_: the TensorDict lies in shared memory; memmap() makes a copy of it in files")
-        options = Options(copy_existing, existsok, robust_key, False)
+        options = Options(copy_existing, existsok, robust_key, False, progress)
         return self._save(prefix, options, num_threads, return_early, atomic, inplace=True)
 
     def memmap_like(
@@ -141,6 +145,7 @@ class MemoryMapping(Saving):
         archive: bool | None = None,
         compression: str | int | None = None,
         atomic: bool = False,
+        progress: bool | None = None,
     ) -> Any:
         """Do the same as `memmap`."""
         return self.memmap(
@@ -153,6 +158,7 @@ class MemoryMapping(Saving):
             archive=archive,
             compression=compression,
             atomic=atomic,
+            progress=progress,
         )
 
     dumps = save
@@ -228,7 +234,7 @@ class MemoryMapping(Saving):
             made = td._blank(_shared_bytes) if options.like else td._relocated(_shared_bytes, inplace=False)
             node._source[last] = made._source[last]
             return node._source[last]
-        copies: list[Callable[[], None]] = []
+        copies: list[Callable[[], int]] = []
         file = path / (directories.encode(last, options.robust) + ".memmap")
         leaf = leaf_to_file(value, file, options, copies)
         for copy in copies:

@@ -8,7 +8,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -17,19 +17,23 @@ from corral.arrays.mapped import create_file, map_file, numpy_dtype, place_in_fi
 from corral.arrays.operations import clone, nbytes
 from corral.tensordict import directories
 from corral.tensordict.loading import Loader, Loading
+from corral.tensordict.progress import Bar
 from corral.tensordict.sharing import Sharing, _as_leaf, _shared_bytes
 
 __all__ = ["Options", "Saving", "leaf_to_file", "on_host"]
 
 
 class Options:
-    """How leaves are written: `like` is without their values."""
+    """How leaves are written: `like` is without their values; `progress` is whether to show a bar."""
 
-    def __init__(self, copy_existing: bool, exist_ok: bool, robust: bool | None, like: bool) -> None:
+    def __init__(
+        self, copy_existing: bool, exist_ok: bool, robust: bool | None, like: bool, progress: bool | None = None
+    ) -> None:
         self.copy_existing = copy_existing
         self.exist_ok = exist_ok
         self.robust = robust
         self.like = like
+        self.progress = progress
 
 
 class Saving(Loading, Sharing):
@@ -100,16 +104,18 @@ class Saving(Loading, Sharing):
     def _to_directory(self, path: Path, options: Options, threads: int, inplace: bool) -> Self:
         self._refuse_nested()
         self._check_targets(path, options)
-        copies: list[Callable[[], None]] = []
+        copies: list[Callable[[], int]] = []
         described: list[tuple[Path, directories.Description]] = []
         result = self._to_files(path, options, copies, described)
-        if threads > 1 and len(copies) > 1:
-            with ThreadPoolExecutor(threads) as pool:
-                for job in [pool.submit(copy) for copy in copies]:
-                    job.result()
-        else:
-            for copy in copies:
-                copy()
+        total = sum(nbytes(leaf) for leaf in result._leaves()) if copies else 0
+        with Bar(f"Saving {path.name}", total, options.progress) as bar:
+            if threads > 1 and len(copies) > 1:
+                with ThreadPoolExecutor(threads) as pool:
+                    for job in as_completed([pool.submit(copy) for copy in copies]):
+                        bar.advance(job.result())
+            else:
+                for copy in copies:
+                    bar.advance(copy())
         for directory, description in reversed(described):
             directories.write(directory, description)
         return self._finish(result, path, inplace, options.robust)
@@ -141,7 +147,7 @@ class Saving(Loading, Sharing):
         self,
         path: Path,
         options: Options,
-        copies: list[Callable[[], None]],
+        copies: list[Callable[[], int]],
         described: list[tuple[Path, directories.Description]],
     ) -> Self:
         path.mkdir(parents=True, exist_ok=True)
@@ -201,7 +207,7 @@ def on_host(leaf: Any) -> Any:
     return to_numpy(leaf)
 
 
-def leaf_to_file(value: Any, file: Path, options: Options, copies: list[Callable[[], None]]) -> Any:
+def leaf_to_file(value: Any, file: Path, options: Options, copies: list[Callable[[], int]]) -> Any:
     """Make the file of a leaf and map it; what fills it is added to `copies`."""
     if same_place(value, file):
         return value
@@ -214,7 +220,12 @@ def leaf_to_file(value: Any, file: Path, options: Options, copies: list[Callable
     create_file(file, nbytes(value), exist_ok=options.exist_ok, reserve=not options.like)
     leaf = map_file(file, dtype_name(value), value.shape, library, "r+")
     if not options.like:
-        copies.append(lambda: copy_into(leaf, on_host(value)))
+
+        def fill() -> int:
+            copy_into(leaf, on_host(value))
+            return nbytes(leaf)
+
+        copies.append(fill)
     return leaf
 
 
