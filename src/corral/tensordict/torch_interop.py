@@ -9,6 +9,7 @@ from corral.arrays.functions import FUNCTIONS, PREDICATES
 from corral.arrays.operations import cast, fill_like
 from corral.tensordict import assembling
 from corral.tensordict.base import Base
+from corral.tensordict.torch_losses import GRADIENT, LOSSES
 
 __all__ = ["TorchInterop"]
 
@@ -26,8 +27,9 @@ class TorchInterop(Base):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        handler = _HANDLERS.get(getattr(function, "__name__", ""))
-        if handler is None or getattr(function, "__module__", None) == "torch.nn.functional":
+        table = _TABLES.get(getattr(function, "__module__", None) or "", _HANDLERS)
+        handler = table.get(getattr(function, "__name__", ""))
+        if handler is None:
             return NotImplemented
         return handler(*args, **(kwargs or {}))
 
@@ -130,4 +132,8 @@ _HANDLERS: dict[str, Callable[..., Any]] = {
             *(f"{name}_" for name in FUNCTIONS),
         )
     },
+}
+_TABLES: dict[str, dict[str, Callable[..., Any]]] = {
+    "torch.nn.functional": LOSSES,
+    "torch.autograd": {"grad": GRADIENT},
 }
