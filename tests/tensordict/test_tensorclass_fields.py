@@ -171,6 +171,8 @@ def test_names_of_methods(library: Any, name: str) -> None:
         make(library, {name: Any})
     if name == "keys":
         return
+    with pytest.raises(AttributeError, match="from_tensordict"):
+        make(library, {"from_tensordict": Any})
     made = make(library, {name: Any, "x": torch.Tensor}, shadow=True)(**{name: torch.ones(3), "x": torch.zeros(3)})
     assert getattr(made, name).tolist() == [1, 1, 1]
     assert made.clone().x.tolist() == [0, 0, 0]
@@ -314,6 +316,18 @@ def test_a_constructor_that_calls_that_of_its_parent() -> None:
 
     made = Derived(3)
     assert (made.batch_size, made.names, made.is_locked) == ((3,), ["time"], True)
+
+
+def test_fields_that_the_constructor_does_not_take() -> None:
+    class Counted(TensorClass):
+        x: Any
+        count: int = field(default=3, init=False)
+        name: Any = field(default_factory=lambda: "made", init=False)
+
+    counted = Counted(x=np.zeros(2), batch_size=[2])
+    assert (counted.count, counted[0].count, counted.name) == (3, 3, "made")
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        Counted(x=1, count=4)
 
 
 def test_generic_classes() -> None:

@@ -269,7 +269,7 @@ class Base(Named):
                 value = self._named_alike(value)
             if self._device is not None and value._device != self._device:
                 value = value._on_device(self._device)
-        elif isinstance(value, Mapping) and not hasattr(value, "batch_size"):
+        elif library_of(value) == "other" and isinstance(value, Mapping) and not hasattr(value, "batch_size"):
             nested = self._entry_class()._make({}, size, self._device, self._names)
             nested._fill(value)
             value = nested if nested._names is self._names else self._named_alike(nested)

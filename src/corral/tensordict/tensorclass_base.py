@@ -125,6 +125,7 @@ class TensorClass(_Declared, _abstract=True):
     _fields: ClassVar[frozenset[str]] = frozenset()
     _order: ClassVar[tuple[str, ...]] = ()
     _hidden: ClassVar[frozenset[str]] = frozenset()
+    _preset: ClassVar[tuple[tuple[str, Any], ...]] = ()
     _hints: ClassVar[Hints] = Hints({}, {}, {}, frozenset())
 
     @classmethod
@@ -154,7 +155,7 @@ class TensorClass(_Declared, _abstract=True):
     # Fields
 
     def __setattr__(self, name: str, value: Any) -> None:
-        cls = type(self)
+        cls: Any = type(self)
         if name in cls._fields:
             if cls._options.frozen and "_building" not in self.__dict__:
                 raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
@@ -371,8 +372,9 @@ def tensorclass(
     tensor_only : bool
         Allow only fields that are arrays or TensorDicts, or may be ``None``.
     skip_post_init_on_rebuild : bool
-        Accepted for compatibility: ``__post_init__`` is called for what comes in, by the constructor, `from_tensordict`
-        and the like, and not when a new instance is made of another one, as by an index.
+        Accepted for compatibility: ``__post_init__`` is called by the constructor, by `from_tensordict` and the like,
+        and for what is loaded from files, and not when a new instance is made of another one, as by an index, or
+        arrives.
     kw_only : bool
         Take fields as keywords only.
 

@@ -12,12 +12,14 @@ from typing import Any
 
 from corral.tensordict import pytrees
 from corral.tensordict.base import Base, Size, as_size, device_name
-from corral.tensordict.dense import TensorDict
-from corral.tensordict.tensorclass_fields import Field, Options, check_arrays_only, hints_of
+from corral.tensordict.names import Named
+from corral.tensordict.tensorclass_fields import Field, Options, cast, check_arrays_only, hints_of
 from corral.tensordict.tensorclass_kinds import register_class
 
 __all__ = ["copied_field", "define", "recreate"]
 
+_SET_SOURCE, _SET_SIZE, _SET_NAMES = (Named.__dict__[name].__set__ for name in ("_source", "_batch_size", "_names"))
+_SET_DEVICE, _SET_LOCKED = (Base.__dict__[name].__set__ for name in ("_device", "_locked"))
 _ALLOWED = frozenset({"data", "fields"})
 _ABOUT = ("batch_size", "device", "names", "non_blocking", "lock")  # what every constructor takes besides fields
 _WRITTEN = ("__dataclass_fields__", "__dataclass_params__", "__match_args__", "__hash__", "__replace__")
@@ -34,7 +36,7 @@ def define(cls: type[Any], options: Options, kw_only: bool) -> None:
     own = _own_fields(cls)
     inherited = {name for base in parents for name in base._fields}
     for name in own:
-        if not options.shadow and name not in _ALLOWED and name not in inherited and hasattr(TensorDict, name):
+        if not options.shadow and name not in _ALLOWED and name not in inherited and _is_member(cls, name):
             raise AttributeError(
                 f"Attribute name {name} can't be used with @tensorclass or TensorClass, as tensorclasses have a member "
                 "of that name. To allow it, pass shadow=True (@tensorclass(shadow=True) or TensorClass['shadow'])."
@@ -50,6 +52,9 @@ def define(cls: type[Any], options: Options, kw_only: bool) -> None:
     cls._fields = frozenset(field.name for field in fields)
     cls._hidden = frozenset(field.name for field in fields if not field.repr)
     cls._order = tuple(field.name for field in fields)
+    cls._preset = tuple(
+        (field.name, field.default) for field in fields if not field.init and field.default is not dataclasses.MISSING
+    )
     cls._hints = hints_of(cls, cls._fields)
     if options.tensor_only:
         check_arrays_only(cls, cls._fields)
@@ -65,6 +70,10 @@ def define(cls: type[Any], options: Options, kw_only: bool) -> None:
         core.register_container(cls, "_source", "_batch_size")
 
 
+def _is_member(cls: type[Any], name: str) -> bool:
+    return any(name in vars(base) for base in cls.__mro__[1:] if base.__module__.startswith("corral.tensordict."))
+
+
 def _own_fields(cls: type[Any]) -> list[str]:
     """Return the names that the body of a class annotates, without those of class variables."""
     annotations = inspect.get_annotations(cls)
@@ -76,6 +85,7 @@ def _constructor(cls: type[Any], init: Callable[..., None], custom: bool) -> Cal
     signature = inspect.signature(init)
     declared = frozenset(signature.parameters)
     about = [name for name in _ABOUT if name not in cls._fields]
+    quick = None if custom else _quick(cls)
 
     @functools.wraps(init)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -85,7 +95,8 @@ def _constructor(cls: type[Any], init: Callable[..., None], custom: bool) -> Cal
             init(self, *args, **kwargs)
             return
         _begin(self, given)
-        init(self, *args, **kwargs)
+        if quick is None or args or type(self) is not cls or not quick(self, kwargs):
+            init(self, *args, **kwargs)
         if custom:
             _complete(self)
         building = self.__dict__.pop("_building")
@@ -104,17 +115,52 @@ def _constructor(cls: type[Any], init: Callable[..., None], custom: bool) -> Cal
     return __init__
 
 
+def _quick(cls: type[Any]) -> Callable[[Any, dict[str, Any]], bool] | None:
+    """Return what sets all fields at once, as the constructor that dataclasses write does one by one.
+
+    It returns whether it has: wrong arguments are left to the constructor, for its errors. There is none for classes
+    that have more to do, or set fields in a way of their own.
+    """
+    every = cls.__dataclass_fields__.values()
+    ours = all(
+        getattr(cls, name).__module__ == "corral.tensordict.tensorclass_base"
+        for name in ("set", "__setattr__", "_check")
+    )
+    plain = all(field.init for field in every if field.name in cls._fields)
+    variables = any(field._field_type is dataclasses._FIELD_INITVAR for field in every)  # type: ignore[attr-defined]
+    if not ours or not plain or variables or hasattr(cls, "__post_init__"):
+        return None
+    fields = [(f.name, f.default, f.default_factory) for f in dataclasses.fields(cls)]
+    missing = dataclasses.MISSING
+    known = cls._fields
+    required = frozenset(name for name, default, factory in fields if default is missing and factory is missing)
+
+    def fill(td: Any, kwargs: dict[str, Any]) -> bool:
+        if not required <= kwargs.keys() <= known:
+            return False
+        source, check = td._source, Base._check
+        for name, default, factory in fields:
+            value = kwargs[name] if name in kwargs else default if factory is missing else factory()
+            if value is not None:
+                source[name] = check(td, name, cast(td, name, value))
+        return True
+
+    return fill
+
+
 def _begin(td: Any, given: dict[str, Any]) -> None:
     if len(sys.modules) != pytrees.seen[0]:
         pytrees.register()
     td.__dict__["_building"] = {}
-    td._source = {}
-    td._batch_size = as_size(given.get("batch_size"))
-    td._device = device_name(given.get("device"))
-    td._locked = False
-    td._names = None
+    _SET_SOURCE(td, {})
+    _SET_SIZE(td, as_size(given.get("batch_size")))
+    _SET_DEVICE(td, device_name(given.get("device")))
+    _SET_LOCKED(td, False)
+    _SET_NAMES(td, None)
     if given.get("names") is not None:
         td._set_names(given["names"])
+    for name, default in td._preset:
+        td.set(name, default)
 
 
 def _amend(td: Any, given: dict[str, Any]) -> None:

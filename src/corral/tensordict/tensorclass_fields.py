@@ -177,12 +177,15 @@ def _array_type(hint: Any) -> Any:
 
 def cast(td: Any, key: str, value: Any) -> Any:
     """Return what a field keeps when it is set to a value that is not ``None``."""
-    options, kind = td._options, td._hints.kinds[key]
+    options = td._options
+    is_array = library_of(value) != "other" and not isinstance(value, np.flexible)
+    if is_array and not options.autocast:
+        return value
     if options.autocast and not (isinstance(value, Base) and value._holds_objects):
-        done, value = _autocast(td, key, kind, value)
+        done, value = _autocast(td, key, td._hints.kinds[key], value)
         if done:
             return value
-    if isinstance(value, Base) or (library_of(value) != "other" and not isinstance(value, np.flexible)):
+    if is_array or isinstance(value, Base):
         return value
     if options.tensor_only:
         if isinstance(value, Mapping) and key in td._hints.dicts:

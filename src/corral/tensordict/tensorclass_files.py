@@ -7,6 +7,7 @@ from typing import Any
 
 from corral.tensordict import directories
 from corral.tensordict.tensorclass_conversion import Conversions
+from corral.tensordict.tensorclass_kinds import name_of
 
 __all__ = ["Filed"]
 
@@ -24,7 +25,7 @@ class Filed(Conversions):
     def _to_files(self, path: Path, options: Any, copies: list[Any], described: list[Any]) -> Any:
         path.mkdir(parents=True, exist_ok=True)
         (path / directories.META).unlink(missing_ok=True)
-        described.append((path, directories.Description({"_type": str(self._front)})))
+        described.append((path, directories.Description({"_type": f"<class '{name_of(self._front)}'>"})))
         return super()._to_files(path / _ENTRIES, options, copies, described)
 
     def _note(self, path: Path | None, mapped: bool, robust: bool | None = True) -> None:

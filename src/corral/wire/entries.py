@@ -74,10 +74,12 @@ def adopted(stack: Any) -> Any:
 
 def make_lazy(stack_dim: Any, members: list[Any]) -> Any:
     """Make a lazy stack."""
-    from corral.tensordict import lazy_stack
+    from corral.tensordict import LazyStackedTensorDict
 
     try:
-        return lazy_stack(members, int(stack_dim))
+        result = LazyStackedTensorDict(*members, stack_dim=int(stack_dim))
+        kind = result._kind_for(members)
+        return result if kind is LazyStackedTensorDict else kind._of(members, result.stack_dim)
     except (ValueError, TypeError, RuntimeError) as error:
         raise CodecError(f"malformed layout: an impossible lazy stack: {error}") from None
 
