@@ -219,7 +219,7 @@ class Exchange(Round):
         copy(self.given(self.me), self.taken(self.me))
 
     def settle(self) -> None:
-        for memory in self.takes:
+        for memory in self.takes if self.fit else ():
             if memory is not None:
                 memory.settle()
 

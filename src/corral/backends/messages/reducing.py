@@ -75,14 +75,13 @@ class Reduce(Round):
         self.root = root
         shapes = tuple(run for part in parts for run in part.runs)
         first = into if result == Result.SCATTERED and into is not None else parts[0]
-        scattered = result == Result.SCATTERED
         call = Call(
             label,
             root,
             detail=op + 1,
             family=_FAMILY + int(result),
-            type=0 if scattered else first.type,
-            size=0 if scattered else first.nbytes,
+            type=first.type,
+            size=first.nbytes,
             digest=digest_of(shapes),
             factor=factor if op == _PREMUL_SUM else 1.0,
         )
@@ -101,7 +100,7 @@ class Reduce(Round):
         return [Blob(self.root if self.result == Result.ROOT else ALL, self.parts[0].read())]
 
     def common(self, call: Call) -> tuple[int, ...]:
-        return call.type, call.size, call.digest
+        return (call.digest,) if self.result == Result.SCATTERED else (call.type, call.size, call.digest)
 
     def results(self, calls: Sequence[Call], blobs: dict[int, list[Blob]]) -> list[Record]:
         self._factors = [call.factor for call in calls]

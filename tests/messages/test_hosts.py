@@ -1,0 +1,121 @@
+"""Ranks of several hosts: the results are the same, and between hosts one message does for all ranks of each."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from wires import run
+
+from corral.backends.base import Reduction
+from corral.backends.messages.frames import PART
+
+HOSTS = ["aabbb", "ababc", "abcd", "aaaa", "ab", "a", "abcdefghijklmnopqrst"]
+SIZES = [0, 3, 3000, 20_000]
+
+
+def _values(rank, count, part=0):
+    return np.arange(count) * 1.5 + 1000 * rank + part
+
+
+def _everything(backend, net):
+    n, me = backend.size, backend.rank
+    for count in SIZES[: 4 if n < 9 else 3]:
+        mine = _values(me, count)
+        for root in {0, n // 2, n - 1}:
+            here = me == root
+            rows = np.zeros((n, count))
+            backend.gather([mine], [[row] for row in rows] if here else None, root)
+            assert not here or (rows == [_values(r, count) for r in range(n)]).all()
+            got = mine.copy() if here else np.zeros(count)
+            backend.broadcast([got], root)
+            assert (got == _values(root, count)).all()
+            got = np.zeros(count)
+            backend.scatter([[_values(root, count, p)] for p in range(n)] if here else None, [got], root)
+            assert (got == _values(root, count, me)).all()
+            got = mine.copy()
+            backend.reduce([got], Reduction("sum"), root)
+            assert (got == (sum(_values(r, count) for r in range(n)) if here else mine)).all()
+            found = backend.gather_bytes([mine, b"end"], root)
+            assert (
+                found is None
+                if not here
+                else [*map(bytes, found)] == [_values(r, count).tobytes() + b"end" for r in range(n)]
+            )
+            found = backend.broadcast_bytes([mine, b"end"] if here else None, root)
+            assert here or bytes(found) == _values(root, count).tobytes() + b"end"
+            found = backend.scatter_bytes([_values(root, count + p) for p in range(n)] if here else None, root)
+            assert bytes(found) == _values(root, count + me).tobytes()
+            tree = {"a": np.zeros((n - 1, count)), "b": {"c": np.zeros((2, n - 1), "i4").T}}
+            if not here:
+                tree = {"a": mine, "b": {"c": np.full(2, me, "i4")}}
+            assert backend.gather_rows(tree, root)
+            others = [r for r in range(n) if r != root]
+            if here and others:
+                assert (tree["a"] == [_values(r, count) for r in others]).all()
+                assert (tree["b"]["c"] == [[r, r] for r in others]).all()
+        columns = np.zeros((count, n))
+        backend.all_gather([mine], [[columns[:, r]] for r in range(n)])
+        assert ([_values(r, count) for r in range(n)] == columns.T).all()
+        uneven = [np.zeros(count + r) for r in range(n)]
+        backend.all_gather([_values(me, count + me)], [[each] for each in uneven])
+        assert all((each == _values(r, count + r)).all() for r, each in enumerate(uneven))
+        backend.all_to_all([[_values(me, count, p)] for p in range(n)], [[each[:count]] for each in uneven])
+        assert all((each[:count] == _values(r, count, me)).all() for r, each in enumerate(uneven))
+        found = backend.all_gather_bytes(mine)
+        assert [*map(bytes, found)] == [_values(r, count).tobytes() for r in range(n)]
+        found = backend.all_to_all_bytes([_values(me, count, p) for p in range(n)])
+        assert [*map(bytes, found)] == [_values(r, count, me).tobytes() for r in range(n)]
+        both = [mine.copy(), np.full(count, me, "i4")]
+        backend.all_reduce(both, Reduction("max"))
+        assert (both[0] == _values(n - 1, count)).all()
+        assert (both[1] == n - 1).all()
+        got = np.zeros(count)
+        backend.reduce_scatter([[_values(me, count, p)] for p in range(n)], [got], Reduction("sum"))
+        assert (got == sum(_values(r, count, me) for r in range(n))).all()
+        backend.barrier()
+
+
+@pytest.mark.parametrize("hosts", HOSTS)
+def test_every_operation(hosts):
+    run(_everything, list(hosts))
+
+
+def _in_chunks(backend, net):
+    large = np.arange(1_200_000.0) if backend.rank == 3 else np.zeros(1_200_000)
+    backend.broadcast([large[:400_000].reshape(1000, 400).T, large[400_000:]], 3)
+    assert (large == np.arange(1_200_000.0)).all()
+
+
+def test_a_broadcast_in_chunks():
+    run(_in_chunks, list("aabbcbac"))
+
+
+def _between(net, since):
+    """Count the parts that have gone from host to host."""
+    return sum(1 for s, t, frame, _ in net.log[since:] if frame.kind == PART and net.hosts[s] != net.hosts[t])
+
+
+def _counted(backend, net):
+    n, me = backend.size, backend.rank
+    big = np.full(300_000, float(me))
+    rows = np.zeros((n, big.size))
+    calls = {
+        "gather": lambda: backend.gather([big], [[row] for row in rows] if me == 1 else None, 1),
+        "rows": lambda: backend.gather_rows({"a": rows[1:]} if me == 1 else {"a": big}, 1),
+        "scatter": lambda: backend.scatter([[row] for row in rows] if me == 1 else None, [big], 1),
+        "broadcast": lambda: backend.broadcast([big], 1),
+    }
+    counts = {}
+    for name, call in calls.items():
+        backend.barrier()
+        since = len(net.log)
+        backend.barrier()
+        call()
+        backend.barrier()
+        counts[name] = _between(net, since)
+    return counts
+
+
+def test_one_message_for_each_host():
+    for counts in run(_counted, list("abaabbccc")):
+        assert counts == {"gather": 2, "rows": 2, "scatter": 2, "broadcast": 2}
