@@ -1,7 +1,5 @@
 """A backend of its own: corral over TCP connections within one host."""
 
-from __future__ import annotations
-
 import secrets
 import selectors
 import socket
@@ -13,7 +11,7 @@ from corral import backends
 from corral.backends.messages import Arrival, MessageBackend, Transport
 
 SIZES = struct.Struct("<IQ")  # of a frame's head and body
-DOOR = struct.Struct("<I16s")  # where a rank listens, or who calls; and the secret of the one who listens
+DOOR = struct.Struct("<I16s")  # where a rank listens, or who calls there; and the secret of the one who listens
 
 
 class Movement:
@@ -44,18 +42,17 @@ class Movement:
 
 
 class Connection:
-    """What goes to a rank, and what comes from it: always sizes, head, body."""
+    """What goes to a rank, and what comes from it."""
 
-    def __init__(self, sock):
-        self.socket, self.leaving, self.watched = sock, deque(), 0
-        self.expect("sizes", SIZES.size)
-
-    def expect(self, stage, size):
-        self.stage, self.buffer = stage, bytearray(size)
-        self.coming = Movement([self.buffer])
+    def __init__(self, sock, places):
+        self.socket, self.watched, self.leaving = sock, 0, deque()
+        self.places, self.coming = places, next(places)
 
     def receive(self, pieces):
         return self.socket.recvmsg_into(pieces)[0]
+
+    def close(self):
+        self.socket.close()
 
 
 class Sockets(Transport):
@@ -89,28 +86,32 @@ class Sockets(Transport):
     def _connect(self, other, sock):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setblocking(False)
-        self._connections[other] = Connection(sock)
-        self._watch(other, self._connections[other])
+        self._connections[other] = Connection(sock, self._places(other))
+        self._move(other)
 
     def send(self, dst, head, body=()):
         movement = Movement([SIZES.pack(len(head), sum(map(len, body))) + head, *body])
         self._connections[dst].leaving.append(movement)
-        self._write(dst)
-        return movement
-
-    def receive(self, arrival, into):
-        movement = self._connections[arrival.source].coming = Movement(into)
-        self._read(arrival.source)
+        self._move(dst)
         return movement
 
     def arrivals(self):
-        self._look(0)
+        self.wait(0)
         arrived, self._arrived = self._arrived, []
         return arrived
 
+    def receive(self, arrival, into):
+        connection = self._connections[arrival.source]
+        movement = connection.coming = connection.places.send(Movement(into))
+        self._move(arrival.source)
+        return movement
+
     def wait(self, seconds):
-        if not self._arrived:
-            self._look(seconds)
+        for key, _ in self._selector.select(0 if self._arrived else seconds):
+            if key.data is None:
+                self._bell.recv(4096)
+            else:
+                self._move(key.data)
 
     def wake(self):
         try:
@@ -122,22 +123,25 @@ class Sockets(Transport):
         return self._lost
 
     def close(self, timeout):
-        for connection in self._connections.values():
-            connection.socket.close()
-        for each in (self._selector, self._bell, self._rope):
+        for each in (*self._connections.values(), self._selector, self._bell, self._rope):
             each.close()
 
-    def _look(self, seconds):
-        for key, events in self._selector.select(seconds):
-            if key.fileobj is self._bell:
-                self._bell.recv(4096)
-                continue
-            if events & selectors.EVENT_WRITE:
-                self._write(key.data)
-            if events & selectors.EVENT_READ:
-                self._read(key.data)
+    def _places(self, rank):
+        """Tell where what comes from a rank goes: sizes, head, body; ``None`` while there is no place for a body."""
+        while True:
+            sizes = bytearray(SIZES.size)
+            yield Movement([sizes])
+            head_size, body_size = SIZES.unpack(sizes)
+            if head_size > self.head_limit:
+                raise ConnectionError("has sent what is no frame")
+            head = bytearray(head_size)
+            yield Movement([head])
+            self._arrived.append(Arrival(rank, bytes(head), body_size))
+            if body_size:
+                yield (yield None)
 
-    def _write(self, rank):
+    def _move(self, rank):
+        """Send and receive what can be moved now, and be told when there is more."""
         connection = self._connections[rank]
         try:
             while connection.leaving:
@@ -145,56 +149,29 @@ class Sockets(Transport):
                 connection.leaving.popleft()
         except BlockingIOError:
             pass
-        except OSError as error:  # what has come from there can still be read
+        except OSError as error:  # what has come from there before can still be read
             for movement in connection.leaving:
                 movement.failure = error
             connection.leaving.clear()
-        self._watch(rank, connection)
-
-    def _read(self, rank):
-        connection = self._connections[rank]
         try:
             while connection.coming is not None:
                 connection.coming.advance(connection.receive)
-                self._came(rank, connection)
+                connection.coming = next(connection.places)
         except BlockingIOError:
             pass
         except OSError as error:
             self._lost[rank] = str(error)
             connection.coming.failure, connection.coming = error, None
-        self._watch(rank, connection)
-
-    def _came(self, rank, connection):
-        """Go on: sizes are followed by a head, a head by a body, if there is one, a body by the next sizes."""
-        if connection.stage == "sizes":
-            head_size, connection.body_size = SIZES.unpack(connection.buffer)
-            if head_size > self.head_limit:
-                raise ConnectionError("has sent what is no frame")
-            connection.expect("head", head_size)
-        elif connection.stage == "head":
-            self._arrived.append(Arrival(rank, bytes(connection.buffer), connection.body_size))
-            if connection.body_size:
-                connection.stage, connection.coming = "body", None  # until somebody has memory for it
-            else:
-                connection.expect("sizes", SIZES.size)
-        else:
-            connection.expect("sizes", SIZES.size)
-
-    def _watch(self, rank, connection):
         reads = selectors.EVENT_READ if connection.coming is not None else 0
         events = reads | (selectors.EVENT_WRITE if connection.leaving else 0)
-        if events == connection.watched:
-            return
-        if connection.watched:
+        if connection.watched and events != connection.watched:
             self._selector.unregister(connection.socket)
-        if events:
+        if events and events != connection.watched:
             self._selector.register(connection.socket, events, rank)
         connection.watched = events
 
 
 class SocketBackend(MessageBackend):
-    """Groups of ranks on such connections."""
-
     @classmethod
     def create(cls, rank, world_size, meet, timeout):
         return cls.over(Sockets(rank, world_size, meet, timeout), timeout)

@@ -7,63 +7,39 @@ one that does not fit fails on every rank, by name, and leaves the group in step
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from corral.backends.messages import frames
 from corral.backends.messages.calls import REFUSED, Call
 from corral.backends.messages.frames import BadFrameError
 from corral.backends.messages.operations import Failure, Operation, Reason
+from corral.backends.messages.verdicts import (
+    ALL,
+    DIFFERENT,
+    DIRECT,
+    INLINE,
+    ROWS,
+    UNFIT,
+    Blob,
+    Record,
+    Verdict,
+    rank_of,
+    read_entry,
+    read_verdict,
+    write_entry,
+    write_verdict,
+)
 
 if TYPE_CHECKING:
     from corral.backends.messages.job import Job
     from corral.backends.messages.rounds import Ledger
     from corral.backends.messages.transport import Arrival
 
-__all__ = ["ALL", "DIRECT", "INLINE", "ROWS", "UNFIT", "Blob", "Record", "Refused", "Round", "Verdict"]
+__all__ = ["Refused", "Round"]
 
-ALL = -1
-"""In place of a rank: everyone."""
-
-INLINE, DIRECT, DIFFERENT, UNFIT, ROWS = range(5)
-
-_ENTRY = struct.Struct("<QIIi")  # size of all of it, rank, size of the call, number of blobs (or -1)
-_BLOB = struct.Struct("<iQ")
-_VERDICT = struct.Struct("<BBiiQQII")
-_SAID = struct.Struct("<II")
-_RECORD = struct.Struct("<iiBQ")
 _INLINE = 8192  # bytes that a rank gives along with its call, at most
 _INLINE_ALL = 256 * 1024  # bytes that all ranks give, at most
-
-
-class Blob(NamedTuple):
-    """What a rank gives along with its call, and to whom."""
-
-    dst: int
-    content: bytes | memoryview
-
-
-class Record(NamedTuple):
-    """What a verdict brings to a rank (or to all) from another: bytes, or a number."""
-
-    dst: int
-    src: int
-    content: bytes | memoryview | None
-    number: int = 0
-
-
-class Verdict(NamedTuple):
-    """What the coordinator has decided."""
-
-    code: int
-    by_type: bool = False
-    sender: int = 0
-    finder: int = 0
-    actual: int = 0
-    expected: int = 0
-    calls: tuple[tuple[int, Call], ...] = ()
-    records: Sequence[Record] = ()
 
 
 class Round(Operation):
@@ -144,7 +120,7 @@ class Round(Operation):
             return self.finish(failed)
         size = self.given_bytes()
         small = size <= min(_INLINE, max(256, _INLINE_ALL // ledger.size))
-        self._entries[ledger.rank] = _entry(ledger.rank, self.call, self.blobs() if small else None)
+        self._entries[ledger.rank] = write_entry(ledger.rank, self.call, self.blobs() if small else None)
         for source, content in early:
             try:
                 self._add(source, content)
@@ -167,13 +143,11 @@ class Round(Operation):
         if below is None:
             raise BadFrameError("a contribution from a rank that has another to tell")
         while content:
-            if len(content) < _ENTRY.size:
-                raise BadFrameError("a contribution that is too short")
-            size, rank, _, _ = _ENTRY.unpack_from(content)
-            if not _ENTRY.size <= size <= len(content) or rank not in below:
-                raise BadFrameError(f"a contribution of {size} bytes for rank {rank}")
-            self._entries[rank] = content[:size]
-            content = content[size:]
+            rank, entry = rank_of(content)
+            if rank not in below:
+                raise BadFrameError(f"a contribution for rank {rank}, which has another to tell")
+            self._entries[rank] = entry
+            content = content[len(entry) :]
 
     def _pass_on(self) -> None:
         ledger = self.ledger
@@ -183,12 +157,12 @@ class Round(Operation):
             content = b"".join(self._entries.values())
             self.job.send_long(ledger.members[ledger.tree.parent], frames.RISE, self.context, self.number, content)
             return
-        read = {rank: _read_entry(entry) for rank, entry in self._entries.items()}
+        read = {rank: read_entry(entry) for rank, entry in self._entries.items()}
         self._fall(self._judge(read))
 
     def call_of(self, rank: int) -> Call:
         """Return what a rank called, of which this one has heard."""
-        return _read_entry(self._entries[rank])[0]
+        return read_entry(self._entries[rank])[0]
 
     def _judge(self, read: dict[int, tuple[Call, list[Blob] | None]]) -> Verdict:
         calls = [read[rank][0] for rank in range(self.ledger.size)]
@@ -213,7 +187,7 @@ class Round(Operation):
         """Take in the verdict."""
         if self.ledger.place(source) != self.ledger.tree.parent or self.told:
             raise BadFrameError("a verdict from a rank that has none to tell")
-        self._fall(_read_verdict(content))
+        self._fall(read_verdict(content))
 
     def _fall(self, verdict: Verdict) -> None:
         ledger = self.ledger
@@ -222,7 +196,7 @@ class Round(Operation):
         content = b""
         for child, below in ledger.tree.children.items():
             if not content or not for_all:
-                content = _write_verdict(verdict, None if for_all else below)
+                content = write_verdict(verdict, None if for_all else below)
             self.job.send_long(ledger.members[child], frames.FALL, self.context, self.number, content)
         mine = [record for record in verdict.records if record.dst in (ALL, ledger.rank)]
         if verdict.code == INLINE:
@@ -383,79 +357,3 @@ class Refused(Round):
 
     def gives_still(self) -> bool:
         return True
-
-
-def _entry(rank: int, call: Call, blobs: list[Blob] | None) -> memoryview:
-    said = call.encode()
-    heads = b"".join(_BLOB.pack(blob.dst, len(blob.content)) for blob in blobs or ())
-    rest = b"".join([said, heads, *(blob.content for blob in blobs or ())])
-    return memoryview(_ENTRY.pack(_ENTRY.size + len(rest), rank, len(said), -1 if blobs is None else len(blobs)) + rest)
-
-
-def _read_entry(entry: memoryview) -> tuple[Call, list[Blob] | None]:
-    _, _, said, count = _ENTRY.unpack_from(entry)
-    at = _ENTRY.size + said
-    if at > len(entry):
-        raise BadFrameError("a contribution that is too short")
-    call = Call.decode(entry[_ENTRY.size : at])
-    if count < 0:
-        return call, None
-    contents = at + count * _BLOB.size
-    if contents > len(entry):
-        raise BadFrameError("a contribution that is too short")
-    blobs = []
-    for dst, size in _BLOB.iter_unpack(entry[at:contents]):
-        if size > len(entry) - contents:
-            raise BadFrameError("a contribution that is too short")
-        blobs.append(Blob(dst, entry[contents : contents + size]))
-        contents += size
-    return call, blobs
-
-
-def _write_verdict(verdict: Verdict, below: Sequence[int] | None) -> bytes:
-    """Return a verdict for some ranks, with what is for them."""
-    records = [r for r in verdict.records if below is None or r.dst == ALL or r.dst in below]
-    said = [(rank, call.plain().encode()) for rank, call in verdict.calls]
-    head = _VERDICT.pack(*verdict[:6], len(said), len(records))
-    return b"".join(
-        [
-            head,
-            *(part for rank, content in said for part in (_SAID.pack(rank, len(content)), content)),
-            *(
-                _RECORD.pack(r.dst, r.src, r.content is None, r.number if r.content is None else len(r.content))
-                for r in records
-            ),
-            *(r.content for r in records if r.content is not None),
-        ]
-    )
-
-
-def _read_verdict(content: memoryview) -> Verdict:
-    short = BadFrameError("a verdict that is too short")
-    if len(content) < _VERDICT.size:
-        raise short
-    *numbers, said, count = _VERDICT.unpack_from(content)
-    at = _VERDICT.size
-    calls = []
-    for _ in range(said):
-        if len(content) - at < _SAID.size:
-            raise short
-        rank, size = _SAID.unpack_from(content, at)
-        at += _SAID.size
-        if len(content) - at < size:
-            raise short
-        calls.append((rank, Call.decode(content[at : at + size])))
-        at += size
-    end = at + count * _RECORD.size
-    if end > len(content):
-        raise short
-    records = []
-    for dst, src, plain, number in _RECORD.iter_unpack(content[at:end]):
-        if plain:
-            records.append(Record(dst, src, None, number))
-            continue
-        if number > len(content) - end:
-            raise short
-        records.append(Record(dst, src, content[end : end + number]))
-        end += number
-    return Verdict._make([*numbers, tuple(calls), records])

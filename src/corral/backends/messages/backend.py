@@ -19,6 +19,7 @@ from corral.backends.messages.operations import ANYONE, Failure, Reason, Receive
 from corral.backends.messages.peers import Peers
 from corral.backends.messages.reducing import Result
 from corral.backends.messages.requests import MessageRequest
+from corral.backends.messages.rows import Rows
 from corral.backends.messages.transport import Transport
 from corral.backends.shm_names import LABELS
 
@@ -26,7 +27,6 @@ __all__ = ["MessageBackend"]
 
 _CLOSE_TIMEOUT = 5.0
 _VIEWED_FROM = 64 * 1024
-_MOST_SENDERS = 256  # trees whose senders' batch sizes are remembered
 
 
 class MessageBackend(Backend):
@@ -54,8 +54,8 @@ class MessageBackend(Backend):
         self.timeout = timeout
         self.context = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
         self._ledger = job.rounds.ledger(self.context)
-        self._senders: dict[bytes, bytes] = {}
         self._closed = False
+        self._rows = Rows(job, self._ledger)
         self._make = Maker(job, self._ledger, self.refuse)
         job.call(lambda: self._ledger.join(self.members, self.rank, job.transport.hosts))
         job.open_groups += 1
@@ -304,35 +304,9 @@ class MessageBackend(Backend):
     def gather_rows(
         self, tree: Any, root: int, timeout: float | None = None, operation: str = "gather_and_stack"
     ) -> bool:
-        # What this rank cannot read or write as it is goes by a fingerprint that fits nobody's: all ranks then learn
-        # that they must negotiate, where errors have names.
-        unusable = b"\xff" * 8 + (self.rank + 1).to_bytes(8, "little")
-        label = LABELS[operation]
-        structure = None
-        if self.rank == root:
-            rows = _core.flatten_rows(tree, self.size - 1)
-            takes: list[_core.Memory | None] = [None] * self.size
-            print_ = unusable
-            if rows is not None:
-                places = [rank for rank in range(self.size) if rank != root]
-                for place, memory in zip(places, rows[0], strict=True):
-                    takes[place] = memory
-                structure = rows[1]
-                print_ = self._senders.get(structure, rows[2])
-            round_ = Exchange(self.job, self._ledger, Pattern.TO_ROOT, label, [], takes, root, print=print_)
-        else:
-            flat = _core.flatten(tree)
-            memory, print_ = (_core.Memory([], READ), unusable) if flat is None else flat
-            round_ = Exchange(self.job, self._ledger, Pattern.TO_ROOT, label, [memory], [], root, print=print_)
+        round_ = self._rows.round(tree, root, operation)
         self._run(round_, timeout)
-        if not round_.fit and structure is not None:
-            # The senders' batch sizes are learned from them: the next time they need not negotiate.
-            first = round_.prints[0]
-            if first[:8] == structure[:8] and all(each == first for each in round_.prints):
-                if len(self._senders) >= _MOST_SENDERS:
-                    self._senders.clear()
-                self._senders[structure] = first
-        return round_.fit
+        return self._rows.fitted(round_)
 
     # The group itself -------------------------------------------------------------------------------------------
 

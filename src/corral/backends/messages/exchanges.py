@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corral import _core
-from corral.backends.messages.agreement import ALL, ROWS, UNFIT, Blob, Record, Round, Verdict
+from corral.backends.messages.agreement import Round
 from corral.backends.messages.calls import Call, Fit, digest_of, expand, shrink
 from corral.backends.messages.frames import BadFrameError
 from corral.backends.messages.routes import move
+from corral.backends.messages.verdicts import ALL, ROWS, UNFIT, Blob, Record, Verdict
 
 if TYPE_CHECKING:
     from corral.backends.messages.job import Job
@@ -75,6 +76,7 @@ class Exchange(Round):
         self.gives, self.takes = list(gives), list(takes)
         self.fit = True
         self.prints: list[bytes] = []
+        self.structure = b""
         first = next((each for each in (*self.gives, *self.takes) if each is not None), None)
         of_gives = shrink([Fit(each.type, each.nbytes) for each in self.gives])
         of_takes = shrink([Fit(0, 0) if each is None else Fit(each.type, each.nbytes) for each in self.takes])

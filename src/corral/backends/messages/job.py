@@ -7,13 +7,13 @@ the lowest claim to the turn and sleeps when there is nothing of that kind.
 from __future__ import annotations
 
 import os
-import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from corral.backends.messages import frames
+from corral.backends.messages.carrier import Carrier
 from corral.backends.messages.frames import BadFrameError, Frame
 from corral.backends.messages.inquiries import Inquiries
 from corral.backends.messages.interrupts import Shield
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Job"]
 
 _TICK = 0.25  # seconds after which losses are looked for although nothing has come
+_SOON = 0.05
 _SETTLING = 1.0  # seconds that a transfer may go on for after its operation has been given up
 _jobs: weakref.WeakSet[Job] = weakref.WeakSet()
 
@@ -71,7 +72,7 @@ class Job:
         }
         self._moving: list[tuple[Transfer, Then | None, Any]] = []
         self._partial: dict[tuple[int, int], bytearray] = {}
-        self._carrier: Gate | None = None
+        self._carrier = Carrier(self)
         self._waste = memoryview(b"")
         _jobs.add(self)
 
@@ -226,7 +227,7 @@ class Job:
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
-            self.transport.wait(min(left, 0.05))
+            self.transport.wait(min(left, _SOON))
 
     def _wait(self, operation: Operation, timeout: float, start: bool) -> None:
         self.check()
@@ -271,7 +272,7 @@ class Job:
                 if not has_turn:
                     self.turns.take()
                 continue
-            self.transport.wait(min(left, 0.05 if self.rounds.doubtful or self.peers.suspects else _TICK))
+            self.transport.wait(min(left, _SOON if self.rounds.doubtful or self.peers.suspects else _TICK))
 
     def _deliver(self, operation: Operation, shield: Shield) -> None:
         """Let the program's handler of an interrupt run, which usually raises."""
@@ -291,33 +292,20 @@ class Job:
         ):  # a body on its way into our memory, or out of it; it ends by itself, or its peer does
             self.drive_until(operation.quiet, _SETTLING)
 
-    # In the background -----------------------------------------------------------------------------------------
+    def busy(self) -> bool:
+        """Whether something is under way that nobody waits for."""
+        return not self.closed and bool(self.pending or self._moving)
 
-    def _busy(self) -> bool:
-        return bool(self.pending or self._moving)
+    def rest(self) -> None:
+        """With the turn, wait until there may be something to do."""
+        self.transport.wait(_SOON if self.rounds.doubtful or self.peers.suspects else _TICK)
 
     def _leave(self) -> None:
         """Give the turn away; to the thread in the background if there is nobody else and it has something to do."""
-        if self._carrier is None and self._busy() and not self.closed:
-            self._carrier = Gate()
-            threading.Thread(target=self._carry, args=(self._carrier,), name="corral-messages", daemon=True).start()
+        busy = self.busy()
         self.turns.give()
-        if self._carrier is not None and self._busy():
-            self._carrier.open()
-
-    def _carry(self, gate: Gate) -> None:
-        while not self.closed:
-            gate.wait()
-            self.turns.take()
-            while self._busy() and not self.closed:
-                self.progress()
-                if self.turns.wanted:
-                    parked = Gate()
-                    if not self.turns.park(parked, None):
-                        return
-                elif self._busy():
-                    self.transport.wait(0.05 if self.rounds.doubtful or self.peers.suspects else _TICK)
-            self.turns.give()
+        if busy:
+            self._carrier.call()
 
     # The end ---------------------------------------------------------------------------------------------------
 
@@ -363,8 +351,7 @@ class Job:
             self.transport.close(timeout)
 
         self.call(say)
-        if self._carrier is not None:
-            self._carrier.open()
+        self._carrier.end()
 
 
 def _in_child() -> None:

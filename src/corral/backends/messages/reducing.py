@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corral import _core
-from corral.backends.messages.agreement import ALL, Blob, Record, Round
+from corral.backends.messages.agreement import Round
 from corral.backends.messages.calls import Call, digest_of
+from corral.backends.messages.verdicts import ALL, Blob, Record
 
 if TYPE_CHECKING:
     from corral.backends.messages.job import Job

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from corral.backends.messages.agreement import Record
+from corral.backends.messages.verdicts import Record
 
 if TYPE_CHECKING:
     from corral.backends.messages.exchanges import Exchange
