@@ -64,6 +64,17 @@ def test_what_cannot_be_used_says_how_to_get_it(monkeypatch):
         backends.load("mpi")
 
 
+@pytest.mark.parametrize("name", ["nccl", "xccl", "ucc"])
+def test_an_engine_that_torch_lacks_is_refused(name):
+    torch_dist = pytest.importorskip("torch.distributed")
+    if getattr(torch_dist, f"is_{name}_available")():
+        assert backends.load(name).called == name
+    else:
+        assert not dist.is_backend_available(f"cpu:shm,cuda:{name}")
+        with pytest.raises(ImportError, match=f"this build of torch has no {name.upper()}"):
+            plan_for(f"cpu:gloo,cuda:{name}", "init_process_group")
+
+
 def test_names_for_devices():
     assert plan_for("CPU:SHM,cuda:shm", "init_process_group") == ("shm", "cpu:shm,cuda:shm")
     assert plan_for("undefined", "init_process_group") == (None, "undefined")

@@ -8,6 +8,7 @@ True
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 from collections.abc import Callable, Sequence
@@ -44,8 +45,16 @@ class _Entry(NamedTuple):
     target: str | Engine
     hint: str
     requires: tuple[str, ...] = ()
+    check: Callable[[], bool] | None = None
 
 
+def _torch_has(engine: str) -> bool:
+    from corral.backends.torch_engines import is_built  # which imports torch no more than this module does
+
+    return is_built(engine)
+
+
+_TORCH_HINT = "pip install torch as built for these devices (see https://pytorch.org)"
 _entries: dict[str, _Entry] = {
     "shm": _Entry(
         "corral.backends.shm:ShmBackend",
@@ -55,8 +64,19 @@ _entries: dict[str, _Entry] = {
     "gloo": _Entry("corral.backends.torch:GlooBackend", "pip install 'corral[torch]'", ("torch",)),
     "mpi": _Entry("corral.backends.mpi:MpiBackend", "pip install 'corral[mpi]'", ("mpi4py",)),
     "hybrid": _Entry(
-        "corral.backends.hybrid:HybridBackend", "pip install 'corral[torch]' or 'corral[mpi]'", ("torch|mpi4py",)
+        "corral.backends.hybrid:HybridBackend",
+        "pip install 'corral[torch]' or 'corral[mpi]'",
+        ("corral._core", "torch|mpi4py"),
     ),
+    **{
+        engine: _Entry(
+            f"corral.backends.torch_engines:{engine.title()}Backend",
+            _TORCH_HINT,
+            ("torch",),
+            functools.partial(_torch_has, engine),
+        )
+        for engine in ("nccl", "xccl", "ucc")
+    },
 }
 
 
@@ -79,7 +99,9 @@ def available(name: str) -> bool:
     needed = list(entry.requires)
     if isinstance(entry.target, str):  # of a package that is not loaded, its root: to look further would import it
         needed.append(entry.target.partition(":")[0].partition(".")[0])
-    return all(any(map(importlib.util.find_spec, modules.split("|"))) for modules in needed)
+    if not all(any(map(importlib.util.find_spec, modules.split("|"))) for modules in needed):
+        return False
+    return entry.check is None or entry.check()
 
 
 def register(name: str, target: str | Engine, hint: str = "", requires: Sequence[str] = ()) -> None:

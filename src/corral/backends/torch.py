@@ -341,11 +341,14 @@ class GlooBackend(MessageBackend):
     """A group of ranks on gloo, as torch has it."""
 
     transport = TorchTransport
+    called = "gloo"
 
     @classmethod
     def create(cls, rank: int, world_size: int, meet: Callable[[bytes], list[bytes]], timeout: float) -> MessageBackend:
         """Join a job: connect the ranks who meet."""
-        return cls.over(TorchTransport.create(rank, world_size, meet, timeout), timeout)
+        transport = TorchTransport.create(rank, world_size, meet, timeout)
+        transport.name = cls.called
+        return cls.over(transport, timeout)
 
 
 def backend_of(group: Any, timeout: float) -> MessageBackend:
