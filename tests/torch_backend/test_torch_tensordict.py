@@ -35,7 +35,7 @@ def _own_methods(rank, size):
     rows = [_td(other) for other in range(size) if other != 0]
     if rank == 0:
         into = torch.zeros_like(torch.stack(rows))
-        assert into.gather_and_stack(0) is into or _equal(into, torch.stack(rows))
+        into.gather_and_stack(0)
         assert _equal(into, torch.stack(rows))
     else:
         assert _td(rank).gather_and_stack(0) is None
@@ -52,18 +52,20 @@ def _own_methods(rank, size):
             work.wait()
         assert _equal(into, _td(6))
     # broadcast, init_remote and from_remote_init
-    got = _td(2 if rank == 1 else 0)
-    got.broadcast(1)
-    assert _equal(got, _td(2))
+    assert _equal((_td(2) if rank == 1 else TensorDict()).broadcast(1), _td(2))
+    assert all(_equal(each, _td(other, other + 1)) for other, each in enumerate(_td(rank, rank + 1).all_gather()))
     if rank == 0:
         _td(8).init_remote(1)
     elif rank == 1:
         assert _equal(TensorDict.from_remote_init(0), _td(8))
-    # reduce
-    total = _td(rank).select("observation")
+    # reduce and all_reduce
+    total, everywhere = _td(rank).select("observation"), _td(rank).select("observation")
+    expected = sum(_td(other)["observation"] for other in range(size))
     total.reduce(0, op=dist.ReduceOp.SUM)
+    everywhere.all_reduce()
+    assert torch.equal(everywhere["observation"], expected)
     if rank == 0:
-        assert torch.equal(total["observation"], sum(_td(other)["observation"] for other in range(size)))
+        assert torch.equal(total["observation"], expected)
     # consolidated, in one message
     if rank == 1:
         _td(3).consolidate().send(0)

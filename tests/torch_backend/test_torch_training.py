@@ -85,7 +85,7 @@ def _ddp_hook(rank, size):
 
     plain = _train(DistributedDataParallel(_model()), rank)
     hooked = DistributedDataParallel(_model())
-    hooked.register_comm_hook(None, default_hooks.bf16_compress_hook)
+    hooked.register_comm_hook(None, default_hooks.fp16_compress_hook)
     _train(hooked, rank)
     for one, other in zip(plain.parameters(), hooked.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=0.1, atol=0.05)
