@@ -14,7 +14,7 @@ COUNTS = {3: 89, 4: 92, 8: 108}  # of the 91, 94 and 112 that gloo passes on CPU
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("world_size", map(int, os.environ.get("TORCH_SUITE_RANKS", "3").split(",")))
+@pytest.mark.parametrize("world_size", [int(size) for size in os.environ.get("TORCH_SUITE_RANKS", "3").split(",")])
 def test_corral_passes_what_gloo_passes(world_size):
     names = torch_suite.expected(world_size)
     assert len(names) == COUNTS[world_size]

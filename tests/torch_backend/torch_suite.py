@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 
 FOLDER = Path(__file__).resolve().parent
 START_LIMIT = 120.0  # seconds for a worker to import torch's tests
+END_LIMIT = 60.0  # and for it, and what it has started, to end
 
 
 class Test(NamedTuple):
@@ -93,6 +94,7 @@ class Worker:
     def __init__(self, job: Job, folder: Path) -> None:
         self.reading, writing = os.pipe()
         self.unread = b""
+        self.hangs = False
         self.log = (folder / "log").open("w+")
         self.process = subprocess.Popen(
             [sys.executable, FOLDER / "torch_suite_worker.py", str(writing)],
@@ -129,6 +131,7 @@ class Worker:
             ready, _, _ = select.select([self.reading], [], [], max(0.0, deadline - time.monotonic()))
             chunk = os.read(self.reading, 65536) if ready else b""
             if not chunk:
+                self.hangs = not ready
                 return None
             self.unread += chunk
         line, _, self.unread = self.unread.partition(b"\n")
@@ -140,11 +143,15 @@ class Worker:
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):
             self.process.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(5.0)
+        deadline = time.monotonic() + (0.0 if self.hangs else END_LIMIT)
+        while session(self.process.pid) and time.monotonic() < deadline:
+            self.process.poll()
+            time.sleep(0.02)
         for pid in session(self.process.pid):
             with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
+                # The helper that removes named semaphores ends by itself, after those that use them.
+                if b"resource_tracker" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(pid, signal.SIGKILL)
         self.process.wait()
 
 
