@@ -15,12 +15,12 @@ from corral.tensordict.dense import TensorDict
 from corral.tensordict.lazy_base import LazyBase
 from corral.tensordict.lazy_files import LazyFiles
 from corral.tensordict.lazy_keys import LazyKeys
-from corral.tensordict.lazy_values import LazyValues
+from corral.tensordict.lazy_masks import LazyMasks
 
 __all__ = ["LazyStackedTensorDict", "dense_stack_tds", "lazy_stack", "maybe_dense_stack"]
 
 
-class LazyStackedTensorDict(LazyKeys, LazyValues, LazyFiles):
+class LazyStackedTensorDict(LazyKeys, LazyMasks, LazyFiles):
     """A stack of TensorDicts that are kept as they are.
 
     Its keys are those that all members have. Reading an entry stacks it; writing one writes to the members.

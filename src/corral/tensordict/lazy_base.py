@@ -82,6 +82,15 @@ class LazyBase(TensorDictBase):
             td._set_names(inner)
         self._stack_name = None if names is None else names[dim]
 
+    def _set_names(self, names: Sequence[Any] | None) -> None:
+        self._names = self._checked(names)  # of what is nested in them, the members take care
+
+    def _forget_names(self) -> Self:
+        self._stack_name = None
+        for td in self.tensordicts:
+            td._forget_names()
+        return self
+
     @property
     def batch_size(self) -> Size:
         """The leading dimensions that all leaves share, the stacked one among them."""

@@ -152,6 +152,11 @@ class LazyKeys(LazyParts):
         """Write a part of an entry in place."""
         if key not in self:
             raise self._no_key(key)
+        entry = self._source.peek(key) if isinstance(key, str) else self._find(key)
+        if isinstance(entry, Base) and not entry._holds_objects:
+            nested: Any = self.get(key)
+            nested[index] = value
+            return self
         parts, size = self._indexed(index)
         self._assign(parts, self._wrapped(key, value, size))
         return self

@@ -37,7 +37,10 @@ class LazyParts(LazyBase):
         if not len(found.numbers):
             one = self._of(self.tensordicts[:1], self.stack_dim)._dense()
             return one._take((*(slice(None),) * self.stack_dim, slice(0, 0)))._take(index)
-        return self._picked(found.numbers, found.inner, found.stack_dim)
+        result = self._picked(found.numbers, found.inner, found.stack_dim)
+        if self._stack_name is not None and all(isinstance(number, int) for number in found.numbers):
+            result._stack_name = self._stack_name
+        return result
 
     def _picked(self, numbers: Any, index: tuple[Any, ...], stack_dim: int) -> Any:
         if isinstance(numbers, int):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Self, TypeAlias
 
 from corral.arrays import reductions
@@ -319,6 +319,8 @@ class Reductions(Base):
             count = len(self._batch_size)
             return function(cat([_features_last(leaf, count) for leaf in leaves], -1), -1, False)
         dims = (dim,) if isinstance(dim, int) else tuple(dim)
+        if self._members() is not None:
+            leaves = list(_stacked_leaves(self))
         return function(cat(leaves, dims[0]), dims[0] if name in _ONE_DIMENSION else dims, keepdim)
 
     def _dims(self, name: str, dim: Any) -> tuple[int, ...]:
@@ -337,6 +339,15 @@ class Reductions(Base):
                     f"{name}: there is no dimension {d} in a batch of {count} dimensions: {self._batch_size}"
                 )
         return tuple(d % count for d in (dims[:1] if name in _ONE_DIMENSION else dims))
+
+
+def _stacked_leaves(td: Base) -> Iterator[Any]:
+    """Yield the leaves as they are read: those of the members of a lazy stack are stacked."""
+    for value in td._source.values():
+        if isinstance(value, Base):
+            yield from _stacked_leaves(value)
+        else:
+            yield value
 
 
 def _resized(size: Size, dims: tuple[int, ...], keepdim: bool) -> Size:

@@ -1,0 +1,88 @@
+"""Masks, repeated rows and softmax of a lazy stack: each member gets its part, whatever its shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+from corral.arrays.libraries import to_numpy
+from corral.arrays.operations import as_array
+from corral.arrays.operations import unbind as unbind_array
+from corral.tensordict.base import Base
+from corral.tensordict.lazy_values import LazyValues
+
+__all__ = ["LazyMasks"]
+
+
+class LazyMasks(LazyValues):
+    """Do member by member what is done to a batch by a mask, or row by row."""
+
+    __slots__ = ()
+
+    def where(
+        self, condition: Any, other: Any, *, out: Any = None, pad: Any = None, update_batch_size: bool = False
+    ) -> Any:
+        """Return the elements where a condition is true, and others elsewhere, in a lazy stack."""
+        if out is not None:
+            return super().where(condition, other, out=out, pad=pad, update_batch_size=update_batch_size)
+        masks, others = self._parts_of(condition, "where"), self._operands(other)
+        results = [
+            td.where(mask, piece, pad=pad) for td, mask, piece in zip(self.tensordicts, masks, others, strict=True)
+        ]
+        result = self._restacked(results)
+        if self._locked and not isinstance(other, Base):
+            result._lock(True)
+        return result
+
+    def masked_fill(self, mask: Any, value: Any) -> Self:
+        """Return the elements, with one value in the place of those that a mask over the batch chooses."""
+        pairs = zip(self.tensordicts, self._parts_of(mask, "masked_fill"), strict=True)
+        return self._restacked([td.masked_fill(part, value) for td, part in pairs])
+
+    def masked_fill_(self, mask: Any, value: Any) -> Self:
+        """Write one value into the elements that a mask over the batch chooses, in place."""
+        for td, part in zip(self.tensordicts, self._parts_of(mask, "masked_fill_"), strict=True):
+            td.masked_fill_(part, value)
+        return self
+
+    def _parts_of(self, mask: Any, name: str) -> Sequence[Any]:
+        """Return each member's part of a mask, whose dimensions are the first ones of the batch."""
+        array = as_array(mask)
+        shape, size = tuple(array.shape), self._batch_size
+        if len(shape) > self.stack_dim and shape[: len(size)] != size[: len(shape)] and -1 not in size:
+            raise RuntimeError(f"{name}: the mask of shape {shape} does not fit the batch size {size}")
+        if len(shape) <= self.stack_dim:
+            return [array] * len(self.tensordicts)
+        return unbind_array(array, self.stack_dim)
+
+    def repeat_interleave(
+        self, repeats: Any, dim: int | None = None, *, output_size: int | None = None, inplace: bool = False
+    ) -> Any:
+        """Return a lazy stack in which each row stands several times, one behind the other."""
+        count = len(self._batch_size)
+        if dim is None or inplace or not -count <= dim < count:
+            return super().repeat_interleave(repeats, dim, output_size=output_size, inplace=inplace)
+        axis = dim % count
+        if axis != self.stack_dim:
+            inner = axis - (axis > self.stack_dim)
+            return self._memberwise(lambda td: td.repeat_interleave(repeats, inner, output_size=output_size))
+        times = [repeats] if isinstance(repeats, int) else to_numpy(repeats).reshape(-1).tolist()
+        times = times * len(self.tensordicts) if len(times) == 1 else times
+        if len(times) != len(self.tensordicts):
+            raise RuntimeError(f"repeat_interleave: {len(times)} repeats for {len(self.tensordicts)} rows")
+        members = [td.clone() for td, many in zip(self.tensordicts, times, strict=True) for _ in range(many)]
+        if not members:
+            return super().repeat_interleave(repeats, axis)
+        return self._restacked(members)
+
+    def softmax(self, dim: int, dtype: Any = None) -> Any:
+        """Return exponentials that add up to 1 along a batch dimension, in a lazy stack."""
+        count = len(self._batch_size)
+        if not isinstance(dim, int) or not -count <= dim < count:
+            return super().softmax(dim, dtype)
+        axis = dim % count
+        if axis != self.stack_dim:
+            inner = axis - (axis > self.stack_dim)
+            return self._memberwise(lambda td: td.softmax(inner, dtype))
+        rows = self._dense().softmax(axis, dtype)._unbind(axis)
+        return self._restacked([row.clone() for row in rows])
