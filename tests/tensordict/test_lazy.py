@@ -199,7 +199,85 @@ def test_same(function: Any, stack: Any) -> None:
     compare(function, stack)
 
 
+def mask(td: Any) -> Any:
+    full = np.arange(int(np.prod(td.batch_size))).reshape(tuple(td.batch_size)) % 2 == 0
+    return torch.from_numpy(full)
+
+
+def named(td: Any) -> Any:
+    return td.refine_names(..., "last")
+
+
+METHODS = {
+    "names": lambda td: (td.names, named(td).names, named(td).clone().names, (named(td) + 1).names),
+    "names of rows": lambda td: (named(td)[:1].names, named(td).unsqueeze(0).names),
+    "all names": lambda td: (setattr(td, "names", list("xyz"[: td.ndim])), td.names, td[0].names),
+    "names of a permuted one": lambda td: named(td).permute(*reversed(range(td.ndim))).names,
+    "renamed": lambda td: named(td).rename(last="q").names,
+    "movedim": lambda td: td.movedim(0, -1),
+    "transpose": lambda td: td.transpose(0, -1),
+    "chunk": lambda td: td.chunk(2, 0),
+    "chunk last": lambda td: td.chunk(2, -1),
+    "split in lengths": lambda td: td.split([1] * td.batch_size[0], 0),
+    "repeat_interleave": lambda td: td.repeat_interleave(2, dim=0),
+    "repeat_interleave last": lambda td: td.repeat_interleave(2, dim=-1),
+    "where": lambda td: td.where(mask(td), 0.0),
+    "where a TensorDict": lambda td: td.where(mask(td), td + 1),
+    "masked_fill": lambda td: td.masked_fill(mask(td), 2.0),
+    "masked_fill_": lambda td: td.masked_fill_(mask(td), 2.0),
+    "add an array": lambda td: td + like(td),
+    "add_ itself": lambda td: td.add_(td.clone()),
+    "add_ locked": lambda td: td.lock_().add_(2),
+    "add locked": lambda td: (td.lock_() + 1).is_locked,
+    "div_": lambda td: td.div_(2),
+    "clamp": lambda td: td.clamp(0, 150),
+    "lerp": lambda td: td.lerp(td + 1, 0.5),
+    "addcmul": lambda td: td.addcmul(td, td, value=2),
+    "less": lambda td: td < 3,
+    "equal to an array": lambda td: td == like(td),
+    "power": lambda td: td**2,
+    "exp": lambda td: (td / 100).exp(),
+    "neg_": lambda td: td.neg_(),
+    "isnan": lambda td: td.isnan(),
+    "float": lambda td: td.float(),
+    "all": lambda td: (td >= 0).all(),
+    "any": lambda td: (td < 0).any(),
+    "bytes": lambda td: td.bytes(),
+    "named_apply": lambda td: td.named_apply(lambda k, x: x + len(k)),
+    "apply_": lambda td: td.apply_(lambda x: x + 1),
+    "copy_": lambda td: td.copy_(td.clone() + 1),
+    "detach": lambda td: td.detach(),
+    "empty": lambda td: td.empty(),
+    "set_at_": lambda td: td.set_at_("a", 7.0, 0),
+}
+
+
+@pytest.mark.parametrize("function", METHODS.values(), ids=METHODS.keys())
+@settings(max_examples=12, deadline=None)
+@given(stacks())
+def test_methods(function: Any, stack: Any) -> None:
+    compare(function, stack)
+
+
 VALUES = {
+    "flatten keys": lambda td: td.flatten_keys(),
+    "unflatten keys": lambda td: td.flatten_keys().unflatten_keys(),
+    "flip": lambda td: td.flip(0),
+    "roll": lambda td: td.roll(1, 0),
+    "narrow": lambda td: td.narrow(-1, 0, 1),
+    "unflatten": lambda td: td.unflatten(0, (1, -1)),
+    "pad": lambda td: td.pad([1, 0] * td.ndim, value=3.0),
+    "gather": lambda td: td.gather(0, torch.zeros((1, *td.batch_size[1:]), dtype=torch.long)),
+    "masked_select": lambda td: td.masked_select(mask(td)),
+    "where another": lambda td: td.where(mask(td), td.to_tensordict() + 1),
+    "add a dense one": lambda td: td + td.to_tensordict(),
+    "add to a dense one": lambda td: td.to_tensordict() + td,
+    "equal to a dense one": lambda td: td == td.to_tensordict(),
+    "sum of all": lambda td: td.sum(reduce=True),
+    "sums": lambda td: td.sum(),
+    "largest": lambda td: td.max(0),
+    "mean of features": lambda td: td.mean("feature"),
+    "norm": lambda td: td.norm(),
     "flat": lambda td: td.reshape(-1),
     "reshaped": lambda td: td.reshape(1, *td.batch_size),
     "expanded": lambda td: td.expand(2, *td.batch_size),

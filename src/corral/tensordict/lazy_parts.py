@@ -141,7 +141,9 @@ class LazyParts(LazyBase):
         if order == list(range(count)):
             return self
         inner = [d - (d > stack_dim) for d in order if d != stack_dim]
-        return self._of([td.permute(*inner) for td in self.tensordicts], order.index(stack_dim))
+        result = self._of([td.permute(*inner) for td in self.tensordicts], order.index(stack_dim))
+        result._stack_name = self._stack_name
+        return result
 
     def expand(self, *args: Any, shape: Any = None, inplace: bool = False) -> Any:
         """Return a lazy stack whose batch dimensions of length 1 are repeated, without a copy."""

@@ -10,6 +10,7 @@ from corral.arrays.libraries import copy_into, library_of
 from corral.distributed.errors import MismatchError
 from corral.wire.layout import Array, Branch, Layout, Path, key_text
 from corral.wire.senders import Senders
+from corral.wire.theirs import adopted, kind_of
 
 __all__ = ["LazyPlan", "check_columns", "plan_lazy", "refuse_lazy"]
 
@@ -179,7 +180,7 @@ def _write(member: Any, received: Any) -> None:
         elif _same_place(present, value):
             copy_into(present, value)
         else:
-            member.set(key, value)
+            member.set(key, adopted(value) if kind_of(type(member)) else value)
 
 
 def _alike_inside(present: Any, value: Any) -> bool:

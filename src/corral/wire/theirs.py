@@ -10,7 +10,7 @@ from corral.wire import entries
 from corral.wire.entries import Rows, plain
 from corral.wire.errors import CodecError
 
-__all__ = ["KINDS", "construct", "entry_parts", "is_entry", "kind_of", "parts", "value"]
+__all__ = ["KINDS", "adopted", "construct", "entry_parts", "is_entry", "kind_of", "parts", "value"]
 
 # "R" is a TensorDict or a tensorclass, "K" a lazy stack, "M" a NonTensorData and "P" a NonTensorStack. Where tensordict
 # is not loaded, they are corral's "T", "L", "N" and "S".
@@ -62,11 +62,33 @@ def parts(tree: Any) -> tuple[list[Any], list[Any], list[int] | None, str]:
     return [key for key, _ in items], [item for _, item in items], list(map(int, tree.batch_size)), name
 
 
-def value(item: Any, theirs: Any) -> Any:
-    """Return an entry as the package tensordict keeps it."""
-    if type(item) is Rows:
-        return theirs.NonTensorStack(*map(theirs.NonTensorData, plain(item)))
-    return item
+def value(item: Any, batch_size: Sequence[int]) -> Any:
+    """Return an entry as a TensorDict of the package tensordict, of a batch size, keeps it."""
+    if type(item) is not Rows:
+        return adopted(item)
+    theirs = sys.modules["tensordict"]
+    size = list(batch_size[1:])
+    rows = []
+    for row in item:
+        entry = entries.parts(row)
+        rows.append(_objects(theirs, "M", row, size) if entry is None else _objects(theirs, "P", entry[1], entry[2]))
+    return theirs.NonTensorStack(*rows)
+
+
+def adopted(item: Any) -> Any:
+    """Return a TensorDict of corral's as one of the package tensordict; anything else as it is."""
+    ours = sys.modules.get("corral.tensordict")
+    if ours is None or not isinstance(item, ours.TensorDictBase):
+        return item
+    theirs = sys.modules["tensordict"]
+    entry = entries.parts(item)
+    if entry is not None:
+        return _objects(theirs, "M" if entry[0] == "N" else "P", entry[1], entry[2])
+    members = item._members()
+    if members is not None:
+        return theirs.LazyStackedTensorDict(*map(adopted, members), stack_dim=item.stack_dim)
+    source = {key: adopted(value) for key, value in item._source.items()}
+    return theirs.TensorDict(source, batch_size=list(item._batch_size))
 
 
 def construct(kind: str, name: str, batch_size: Sequence[int] | None, keys: list[Any], children: list[Any]) -> Any:
@@ -85,8 +107,8 @@ def construct(kind: str, name: str, batch_size: Sequence[int] | None, keys: list
         return _objects(theirs, kind, children[0], list(batch_size))
     named = dict(zip(keys, children, strict=True))
     if theirs is not None:
-        td = theirs.TensorDict({key: value(item, theirs) for key, item in named.items()}, batch_size=list(batch_size))
-        return _in_class(name, td)
+        source = {key: value(item, batch_size) for key, item in named.items()}
+        return _in_class(name, theirs.TensorDict(source, batch_size=list(batch_size)))
     from corral.arrays import is_array
     from corral.tensordict import TensorDict, TensorDictBase
 

@@ -200,7 +200,7 @@ def assign(container: Any, key: Any, value: Any) -> None:
     """Put an entry into a container that can take one."""
     kind = kind_of(container)
     if kind == "R":
-        container.set(key, theirs.value(value, sys.modules["tensordict"]))
+        container.set(key, theirs.value(value, container.batch_size))
     elif kind == "T":
         present = container._source.get(key)
         holds = getattr(present, "_holds_objects", False)
