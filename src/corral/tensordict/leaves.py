@@ -183,6 +183,9 @@ def mapped(
         if not isinstance(value, Base):
             source[key] = function(value, td)
             continue
+        if value._fits_any and not drop:  # one object for all elements is that of any batch
+            source[key] = value._resized(value._batch_size if resize is None else resize(value._batch_size))
+            continue
         nested = mapped(value, function, resize, drop, rename)
         if nested._source or not drop:
             source[key] = nested

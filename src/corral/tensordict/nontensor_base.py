@@ -9,8 +9,9 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from corral.arrays.gathering import gather
 from corral.arrays.indexing import take
-from corral.arrays.libraries import is_array, library_of
+from corral.arrays.libraries import is_array, library_of, to_numpy
 from corral.tensordict.abstract import TensorDictBase
 from corral.tensordict.base import Base, Size
 from corral.tensordict.dense import TensorDict
@@ -94,6 +95,20 @@ class ObjectEntry(ObjectFiles, TensorDictBase):
         prefix = (slice(None),) * dim
         objects: Any = self._cells()
         return tuple(self._with(objects[(*prefix, i, ...)]) for i in range(self._batch_size[dim]))
+
+    def _gathered(self, dim: int, index: Any, size: Size, out: Any) -> Any:
+        if self._fits_any:
+            return self._resized(Size(index.shape))
+        return self._with(gather(self._cells(), dim, to_numpy(index), None))
+
+    def _where(self, condition: Any, other: Any, out: Any, pad: Any) -> Any:
+        if not isinstance(other, ObjectEntry):
+            return self.copy()
+        if self._fits_any and other._fits_any and equal(self._unwrapped(), other._unwrapped()):
+            return self.copy()
+        mask = to_numpy(condition)
+        mask = mask.reshape((*mask.shape, *(1,) * (len(self._batch_size) - mask.ndim)))
+        return self._with(np.where(mask, self._cells(), other._cells()))
 
     def tolist(self, **ignored: Any) -> Any:
         """Return the object of a batch without dimensions, or the objects as nested lists.

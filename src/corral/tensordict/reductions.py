@@ -231,10 +231,23 @@ class Reductions(Base):
         key_transform: _KeyTransform = None,
         **options: Any,
     ) -> Any:
+        if not reduce:
+            self._refuse_objects(name)
+
         def function(leaf: Any, dim: Any = None, keepdim: bool = False) -> Any:
             return reductions.reduce(name, leaf, dim, keepdim, **options)
 
         return self._reduced(name, function, dim, keepdim, reduce, key_transform)
+
+    def _refuse_objects(self, name: str) -> None:
+        """Raise if there are objects that differ from row to row."""
+        for key, value in self._source.items() if self._members() is None else ():
+            if isinstance(value, Reductions):
+                if value._holds_objects and not value._fits_any:
+                    raise RuntimeError(
+                        f"{name}: the entry {key!r} has an object for each row, which cannot be reduced: exclude() it"
+                    )
+                value._refuse_objects(name)
 
     def _extreme(self, name: str, dim: Any, keepdim: bool, reduce: bool | None, indices: bool) -> Any:
         if dim is None:
