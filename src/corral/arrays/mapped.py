@@ -213,10 +213,10 @@ def flush(x: Any) -> None:
     >>> import tempfile
     >>> with tempfile.NamedTemporaryFile() as file:
     ...     x = np.memmap(file.name, "u1", "w+", shape=(3,))
-    ...     x[:] = 7
+    ...     x[:] = 65
     ...     flush(x)
     ...     file.read()
-    b'\x07\x07\x07'
+    b'AAA'
     """
     place = place_in_file(x)
     if place is None or not place[2]:
