@@ -25,8 +25,9 @@ def test_bodies_come_whole_however_memory_is_cut(name):
 
 @pytest.mark.parametrize("name", ["gloo", "mpi", "mpi-ulfm"])
 def test_a_killed_rank_is_named_and_the_others_go_on(name):
+    known = [signal.SIGKILL.name, "is gone", "has failed", "cannot be reached any more"]  # by the kernel, or an engine
     for how in run(name, exchanges.lose_one, 3, dies=[2])[:2]:
-        assert signal.SIGKILL.name in how or "is gone" in how
+        assert any(word in how for word in known)
 
 
 @every
