@@ -216,7 +216,7 @@ def _point_to_point(rank, size):
         dist.send(torch.tensor([1.0]), 0, tag=9)
     big = torch.full((300_000,), float(rank))
     other = torch.empty_like(big)
-    ops = [dist.P2POp(dist.isend, big, right), dist.P2POp(dist.irecv, other, left)]
+    ops = [dist.P2POp(dist.isend, big, right, tag=4), dist.P2POp(dist.irecv, other, left, tag=4)]
     for work in dist.batch_isend_irecv(ops if rank else ops[::-1]):
         work.wait()
     assert torch.equal(other, torch.full_like(big, float(left)))
