@@ -39,6 +39,7 @@ def test_every_pair_of_layouts():
     run(_every_pair, 5, (4, 5), range(len(LAYOUTS) ** 2), "numpy", ORDERS, timeout=120)
 
 
+@pytest.mark.also("sockets")
 @pytest.mark.parametrize("direct", ["1", "0"])
 def test_large_arrays(direct):
     how = {"CORRAL_SHM_DIRECT": direct}

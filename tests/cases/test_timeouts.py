@@ -60,6 +60,7 @@ def _elsewhere(rank, size, asynchronous):
     return told
 
 
+@pytest.mark.also("sockets")
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["blocking", "works"])
 def test_who_is_missing_and_what_it_does(asynchronous):
     told = run(_elsewhere, 3, asynchronous, group_timeout=60)

@@ -309,6 +309,7 @@ def _mismatches(rank, size):
         assert re.search(text, told[0]), f"{text}: {told[0]}"
 
 
+@pytest.mark.also("sockets")
 @pytest.mark.parametrize("size", [2, 3])
 def test_mismatches_are_told_to_all(size):
     run(_mismatches, size)

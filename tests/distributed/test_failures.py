@@ -74,6 +74,7 @@ def _leaves_early(rank, size):
         dist.recv(np.zeros(1), 1)
 
 
+@pytest.mark.also("sockets")
 def test_a_rank_that_leaves_before_a_subgroups_first_collective():
     run(_leaves_early, 3)
 
@@ -109,6 +110,7 @@ def _from_anyone(rank, size, how):
     return None
 
 
+@pytest.mark.also("sockets")
 @pytest.mark.parametrize("how", ["recv", "wait", "future"])
 def test_a_receive_from_anyone_ends_when_nobody_is_left(how):
     run(_from_anyone, 4, how, exits={1: -signal.SIGKILL, 2: -signal.SIGKILL})
@@ -147,6 +149,7 @@ def _times_out(rank, size):
         assert request.wait(20)
 
 
+@pytest.mark.also("sockets")
 def test_a_timeout_says_who_is_missing():
     run(_times_out, 2, group_timeout=0.3)
 
@@ -173,6 +176,7 @@ def _killed_while_copied(rank, size, operation):
         return error.ranks, str(error)
 
 
+@pytest.mark.also("sockets")
 @pytest.mark.parametrize("operation", ["gather", "gather_and_stack", "recv"])
 def test_a_rank_killed_while_its_memory_is_copied_is_lost(operation):
     results = run(_killed_while_copied, 3, operation, exits={1: -signal.SIGKILL})

@@ -61,6 +61,7 @@ def _uneven(rank, size):
             assert np.array_equal(row, values((2 * i, 3), "i4", i))
 
 
+@pytest.mark.also("sockets")
 def test_uneven_rows():
     run(_uneven, 4)
 
@@ -82,6 +83,7 @@ def _mismatch(rank, size):
         assert [row[0] for row in rows] == list(range(size))
 
 
+@pytest.mark.also("sockets")
 def test_mismatches_are_told_to_every_rank():
     run(_mismatch, 3)
 
@@ -112,6 +114,7 @@ def _refused(rank, size):
     dist.barrier()
 
 
+@pytest.mark.also("sockets")
 def test_nothing_is_written_where_something_is_refused():
     run(_refused, 3)
 

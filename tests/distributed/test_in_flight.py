@@ -50,6 +50,7 @@ def _behind_messages(rank, size):
     return wrong
 
 
+@pytest.mark.also("sockets")
 @pytest.mark.parametrize("size", [2, 3])
 def test_a_small_one_behind_messages(size):
     assert run(_behind_messages, size) == [0] * size
@@ -70,6 +71,7 @@ def _factors(rank, size):
         assert (root == (6.0 * (size - 1) if rank == size - 1 else 2.0)).all()
 
 
+@pytest.mark.also("sockets")
 @pytest.mark.parametrize("size", [2, 3])
 def test_each_rank_multiplies_by_its_own_factor(size):
     run(_factors, size)
@@ -88,6 +90,7 @@ def _late_rank(rank, size):
     dist.barrier()
 
 
+@pytest.mark.also("sockets")
 @pytest.mark.parametrize("size", [2, 3])
 def test_a_rank_that_comes_after_the_others_have_given_up_fails_too(size):
     run(_late_rank, size)
@@ -119,6 +122,7 @@ class _Exits:
         raise SystemExit(3)
 
 
+@pytest.mark.also("sockets")
 @pytest.mark.parametrize("size", [2, 3])
 def test_whatever_is_refused_keeps_its_place(size):
     run(_refusing, size)

@@ -28,6 +28,7 @@ def _refused(rank, size):
     assert (a == sum(range(size))).all()
 
 
+@pytest.mark.also("sockets")
 @pytest.mark.parametrize("size", [2, 3])
 def test_a_refused_call_keeps_its_place(size):
     if size == 2:
@@ -133,6 +134,7 @@ def _different_reductions(rank, size):
     backend.barrier()
 
 
+@pytest.mark.also("sockets")
 def test_different_arguments_are_told_to_all():
     run(_different_reductions, 3)
 
@@ -171,6 +173,7 @@ def _forked(rank, size):
     dist.barrier()
 
 
+@pytest.mark.also("sockets")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_does_not_speak_for_its_parent():
     run(_forked, 2)

@@ -66,6 +66,7 @@ def _shape_of_the_report(rank, size):
         assert np.array_equal(b[::2, ::-2], np.full((2, 2), 7.0))
 
 
+@pytest.mark.also("sockets")
 def test_transposed_matrix_column_and_broadcast():
     run(_shape_of_the_report, 2)
 
@@ -96,6 +97,7 @@ def _matching(rank, size):
             dist.send(np.array([1000 * rank + i]), 0)
 
 
+@pytest.mark.also("sockets")
 def test_messages_match_by_source_and_tag_in_order():
     run(_matching, 3)
 
@@ -128,6 +130,7 @@ def _mismatches(rank, size):
         assert b.tolist() == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.also("sockets")
 def test_what_does_not_fit_is_told_consumed_and_leaves_the_group_usable():
     run(_mismatches, 2)
 
@@ -205,6 +208,7 @@ def _some_ranks(rank, size):
     dist.barrier()
 
 
+@pytest.mark.also("sockets")
 def test_a_batch_of_only_some_ranks():
     run(_some_ranks, 4)
 
@@ -254,6 +258,7 @@ def _asynchronous(rank, size):
     dist.barrier()
 
 
+@pytest.mark.also("sockets")
 def test_asynchronous_operations():
     run(_asynchronous, 2)
 
@@ -267,6 +272,7 @@ def _to_self(rank, size):
         assert (target == 7).all()
 
 
+@pytest.mark.also("sockets")
 def test_asynchronous_to_self():
     run(_to_self, 2)
 
@@ -290,6 +296,7 @@ def _sends_and_leaves(rank, size, how):
     assert (b == 6).all()
 
 
+@pytest.mark.also("sockets")
 @pytest.mark.parametrize("how", ["destroy", "return"])
 def test_what_was_sent_arrives_though_the_sender_leaves(how):
     run(_sends_and_leaves, 2, how)
@@ -320,6 +327,7 @@ def _two_threads(rank, size):
     assert errors == []
 
 
+@pytest.mark.also("sockets")
 def test_two_groups_in_two_threads():
     run(_two_threads, 2)
 

@@ -58,6 +58,7 @@ def _loses_one(rank, size, flags):
     dist.destroy_process_group()
 
 
+@pytest.mark.also("sockets")
 @pytest.mark.parametrize("flags", [0, 1])
 def test_the_survivors_go_on(flags):
     run(_loses_one, 4, flags, exits={1: -signal.SIGKILL, 3: -signal.SIGKILL})

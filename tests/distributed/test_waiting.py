@@ -5,6 +5,7 @@ import signal
 import time
 
 import numpy as np
+import pytest
 from engines import next_sequence, through_with, waited
 from ranks import run
 
@@ -43,6 +44,7 @@ def _interrupted(rank, size, operation):
     return False
 
 
+@pytest.mark.also("sockets")
 def test_ctrl_c_ends_a_wait():
     for operation in ("recv", "irecv"):
         assert run(_interrupted, 2, operation) == [True, True]
@@ -78,6 +80,7 @@ def _until_gave_up(rank, sequence):
         os.sched_yield()
 
 
+@pytest.mark.also("sockets")
 def test_ctrl_c_in_a_collective_is_told_to_the_others():
     first, *others = run(_interrupted_collective, 3)
     assert first == "interrupted"
@@ -106,6 +109,7 @@ def _stopped(rank, size):
     return None
 
 
+@pytest.mark.also("sockets")
 def test_a_stopped_peer_costs_nothing_and_all_goes_on_when_it_resumes():
     cpu, wall, values = run(_stopped, 3)[0]
     assert values == [0.0, 1.0, 2.0, 3.0]

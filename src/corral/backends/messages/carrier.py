@@ -23,7 +23,7 @@ class Carrier:
 
     def call(self) -> None:
         """Let it drive, as long as there is something under way."""
-        if self._thread is None:
+        if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._run, name="corral-messages", daemon=True)
             self._thread.start()
         self._gate.open()
@@ -37,10 +37,12 @@ class Carrier:
         while not job.closed:
             self._gate.wait()
             job.turns.take()
-            while job.busy():
-                job.progress()
-                if job.turns.wanted:
-                    job.turns.park(Gate(), None)
-                elif job.busy():
-                    job.rest()
-            job.turns.give()
+            try:
+                while job.busy():
+                    job.progress()
+                    if job.turns.wanted:
+                        job.turns.park(Gate(), None)
+                    elif job.busy():
+                        job.rest()
+            finally:  # whatever happens to this thread, the others can go on
+                job.turns.give()
