@@ -343,6 +343,7 @@ class MessageBackend(Backend):
     def abandon(self, deliver: bool) -> None:
         if deliver:
             self.job.flush(_CLOSE_TIMEOUT)
+        self.job.keep()
 
     # ------------------------------------------------------------------------------------------------------------
 

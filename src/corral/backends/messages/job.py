@@ -324,6 +324,11 @@ class Job:
     def _delivered(self) -> bool:
         return not self.post.offered and not self.rounds.giving() and not self._moving
 
+    def keep(self) -> None:
+        """Keep what is open so until the process ends: the others take it for its end when a connection closes."""
+        if not self.closed and not self.forked:
+            self._carrier.call()  # a thread that the interpreter does not wait for, whose frame refers to all of it
+
     def forget(self, context: int) -> None:
         """End a group: what comes for it from now on is for nobody."""
 

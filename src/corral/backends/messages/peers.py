@@ -23,7 +23,7 @@ __all__ = ["Peers"]
 _PROCESS = struct.Struct("<qQ")
 _LOOK = 0.1  # seconds between looks at the other processes of the host
 _GRACE = 0.3  # seconds for what a process sent before its end to come
-_END = 300  # milliseconds for a process to end whose connection has
+_END = 500  # milliseconds for a process to end whose connection has
 
 
 class Peers:
@@ -118,7 +118,7 @@ class Peers:
             return self.lost[rank]
         status = self.status(rank)
         if status is None:
-            return self.lost.get(rank, "has failed")
+            return self.lost.get(rank, "is gone")
         number = status & 0x7F
         if not number:
             return f"exited with code {status >> 8 & 0xFF}"
