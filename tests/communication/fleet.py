@@ -51,7 +51,7 @@ class Fleet:
         for end in self.ends:
             end.send(None)
         for process in self.processes:
-            process.join(20)
+            process.join(60)
             code = process.exitcode
             if code is None:
                 process.kill()
