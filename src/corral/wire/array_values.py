@@ -47,6 +47,9 @@ def is_plain(dtype: np.dtype[Any]) -> bool:
 
 def dtype_form(dtype: np.dtype[Any]) -> Any:
     """Return a dtype in plain data."""
+    known = _FORMS.get(dtype)
+    if known is not None:
+        return known
     if dtype.name in _EXTENDED and dtype.isbuiltin == 2:
         return dtype.name
     if dtype.names is None and dtype.subdtype is None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 import numpy as np
 
-from corral.arrays.libraries import convert, is_array, library_of, to_numpy
+from corral.arrays.libraries import convert, dtype_name, is_array, library_of, to_numpy
 from corral.wire import array_values, codec, entries, theirs, trees
 from corral.wire.errors import CodecError
 
@@ -295,7 +295,7 @@ def _describe_array(array: Any, path: Path) -> tuple[Array, Any]:
             from corral.arrays.torch_buffers import nested_error
 
             raise nested_error(key_text(path))
-        dtype = "float32" if array.is_quantized else str(array.dtype).removeprefix("torch.")
+        dtype = "float32" if array.is_quantized else dtype_name(array)
         return Array(dtype, list(array.shape), "torch"), array
     if library == "other":
         array = to_numpy(array)

@@ -23,6 +23,10 @@ from corral.wire.layout import Array, Layout, Path, key_text
 __all__ = ["Leaves", "Slot", "fill", "flush_files", "leaves_of", "slots_of"]
 
 _LARGEST_REMEMBERED = 8192  # bytes of a layout
+_MOST_REMEMBERED, _MOST_LEAVES = 64, 1024
+
+# What TensorDicts of some keys, dtypes and shapes were last described by: those that are moved again and again.
+_layouts: dict[tuple[Any, ...], tuple[bytes, bytes]] = {}
 
 
 class Slot(NamedTuple):
@@ -94,6 +98,10 @@ def leaves_of(td: Any, with_objects: bool = True) -> Leaves:
     slots, objects = slots_of(td)
     if not with_objects:
         objects = []
+    signature = None if objects else _signature(slots)
+    known = None if signature is None else _layouts.get(signature)
+    if known is not None:
+        return Leaves(slots, objects, *known)
     flat = {slot.path if len(slot.path) > 1 else slot.path[0]: slot.like for slot in slots}
     for slot in objects:  # what tells them apart is in the place of their values
         flat[slot.path if len(slot.path) != 1 else slot.path[0]] = str(list(getattr(slot.leaf, "shape", ())))
@@ -103,8 +111,31 @@ def leaves_of(td: Any, with_objects: bool = True) -> Leaves:
         for slot in slots:  # the error that names the leaf
             readable(slot.leaf, slot.name)
         raise
-    known = _fingerprint if len(layout) <= _LARGEST_REMEMBERED else _fingerprint.__wrapped__
-    return Leaves(slots, objects, layout, known(layout))
+    if signature is None:
+        finger = _fingerprint if len(layout) <= _LARGEST_REMEMBERED else _fingerprint.__wrapped__
+        return Leaves(slots, objects, layout, finger(layout))
+    described = layout, _fingerprint.__wrapped__(layout)
+    if len(_layouts) >= _MOST_REMEMBERED:
+        _layouts.pop(next(iter(_layouts)))
+    _layouts[signature] = described
+    return Leaves(slots, objects, *described)
+
+
+def _signature(slots: Sequence[Slot]) -> tuple[Any, ...] | None:
+    """Return what the description of plain arrays depends on; ``None`` where there are others, or too many."""
+    if len(slots) > _MOST_LEAVES:
+        return None
+    found: list[Any] = []
+    for path, holder, key, _ in slots:
+        array = holder._like(key) if path and key else holder
+        kind = type(array)
+        if kind is np.ndarray:
+            if array.dtype.hasobject:
+                return None
+        elif library_of(array) != "torch" or array.is_nested or array.is_quantized:
+            return None
+        found += (path, kind, array.dtype, array.shape)
+    return tuple(found)
 
 
 @functools.lru_cache(maxsize=256)

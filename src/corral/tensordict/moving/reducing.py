@@ -104,8 +104,13 @@ def _combine(
 
 def _prepare(td: Any, how: ReduceOp, name: str, receives: bool) -> tuple[Leaves, list[Any], Finish | None]:
     leaves = leaves_of(td, with_objects=False)
+    seen = set()  # what can be reduced depends on these alone
     for slot in leaves.slots:
-        check_reducible(slot.leaf, how, name, slot.name)
+        like = slot.like
+        kind = type(like), like.dtype
+        if kind not in seen:
+            check_reducible(like, how, name, slot.name)
+            seen.add(kind)
     if receives:
         return (leaves, *fill(leaves.slots, update=True))
     return leaves, leaves.buffers(), None
