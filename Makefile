@@ -15,6 +15,8 @@ PYTHON ?= $(shell for p in $(CANDIDATES); do \
 CXX ?= c++
 # Folders are among them for the sake of files that are gone.
 SOURCES := $(shell find src CMakeLists.txt pyproject.toml README.md -not -name '*.so' -not -path '*/__pycache__*' 2>/dev/null)
+# How many of the tests' files run at a time. A test has ranks of its own, so that more would keep them waiting.
+WORKERS ?= 2
 JOBS := $(shell nproc 2>/dev/null || echo 2)
 
 DEMO := .venv-demo
@@ -60,7 +62,7 @@ demo: $(DEMO)/installed
 	@$(DEMO)/bin/python examples/rollouts.py
 
 test: $(TEST)/installed
-	@$(TEST)/bin/python -m pytest $(ARGS)
+	@$(TEST)/bin/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 bench: .venv-bench/installed
 	@$(TEST)/bin/python -m benchmarks $(ARGS)
