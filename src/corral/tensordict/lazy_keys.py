@@ -199,7 +199,7 @@ class LazyKeys(LazyParts):
         """Write entries of the members in place; each must exist."""
         keys = None if keys_to_update is None else list(keys_to_update)
         for entries in (input_dict_or_td, kwargs):
-            if entries is None or entries is self or not len(entries.keys()):
+            if entries is None or entries is self or (isinstance(entries, dict) and not entries):
                 continue
             for td, piece in zip(self.tensordicts, self._pieces(entries), strict=True):
                 td.update_(piece, clone, keys_to_update=keys)

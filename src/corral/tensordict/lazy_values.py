@@ -82,9 +82,9 @@ class LazyValues(LazyBase):
         for td, piece in zip(self.tensordicts, self._pieces(other), strict=True):
             td._adopt(piece)
 
-    def _refuse_nested(self) -> None:
+    def _refuse_nested(self, path: tuple[str, ...] = ()) -> None:
         for td in self.tensordicts:
-            td._refuse_nested()
+            td._refuse_nested(path)
 
     def share_(self) -> Self:
         """Move all leaves in host memory into shared memory, and lock the lazy stack."""

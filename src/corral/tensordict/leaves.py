@@ -204,9 +204,9 @@ def zipped(td: T, other: Base, function: Callable[[Any, Any], Any]) -> T | None:
     Examples
     --------
     >>> from corral import TensorDict
-    >>> td = TensorDict(a=1, b={"c": 2})
+    >>> td = TensorDict(a=[1, 2], b={"c": [3, 4]})
     >>> zipped(td, td, lambda x, y: x + y).to_dict()
-    {'a': array(2), 'b': {'c': array(4)}}
+    {'a': array([2, 4]), 'b': {'c': array([6, 8])}}
     """
     result: T | None = _zipped(td, other, function)
     if result is not None:

@@ -76,16 +76,16 @@ class Sharing(Choosing):
         self._adopt(result)
         return self
 
-    def _refuse_nested(self) -> None:
+    def _refuse_nested(self, path: tuple[str, ...] = ()) -> None:
         if "torch" not in sys.modules:
             return
         for key, leaf in self._source.items():
             if isinstance(leaf, Sharing):
-                leaf._refuse_nested()
+                leaf._refuse_nested((*path, key))
             elif library_of(leaf) == "torch" and leaf.is_nested:
                 from corral.arrays.torch_buffers import nested_error
 
-                raise nested_error(repr(key))
+                raise nested_error(repr((*path, key) if path else key))
 
     def _adopt(self, other: Base) -> None:
         for key, value in other._source.items():
