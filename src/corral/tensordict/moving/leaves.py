@@ -127,7 +127,7 @@ def _signature(slots: Sequence[Slot]) -> tuple[Any, ...] | None:
         return None
     found: list[Any] = []
     for path, holder, key, _ in slots:
-        array = holder._like(key) if path and key else holder
+        array: Any = holder._like(key) if path and key else holder
         kind = type(array)
         if kind is np.ndarray:
             if array.dtype.hasobject:
