@@ -30,7 +30,7 @@ TASKS = {
     "Reduce": ["Reductions"],
     "Masks and constants": ["Masking"],
     "Dtypes": ["Casting"],
-    "Convert": ["Conversion", "Interchange", "PythonTrees", "Packing", "State"],
+    "Convert": ["Conversion", "Interchange", "PythonTrees", "Packing", "State", "Stores"],
     "Gradients": ["Gradients"],
     "Share memory, save and load": ["Sharing", "Consolidation", "MemoryMapping", "Loading"],
     "Move between processes": ["Transfers", "PointToPoint"],
@@ -71,8 +71,6 @@ LEFT_OUT = {
     "`make_memmap_from_tensor` writes it",
     "to_mds": "writes the format of one service, MosaicML Streaming",
     "to_store": "uploads to a Redis server, which corral has no client for",
-    "to_zarr": "zarr stores; `to_h5` and `memmap` write to files",
-    "from_zarr": "zarr stores; `from_h5` and `load_memmap` read from files",
 }
 
 # Parameters that corral has in addition to tensordict's; all are optional.

@@ -35,6 +35,7 @@ from corral.tensordict.selecting import Selecting
 from corral.tensordict.sharing import Sharing
 from corral.tensordict.splitting import Splitting
 from corral.tensordict.state import State
+from corral.tensordict.stores import Stores
 from corral.tensordict.torch_interop import TorchInterop
 from corral.tensordict.transfers import Transfers
 from corral.tensordict.unary import Unary
@@ -70,6 +71,7 @@ class TensorDictBase(
     Packing,
     Placing,
     State,
+    Stores,
     Converting,
     PythonTrees,
     Printing,

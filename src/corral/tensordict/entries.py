@@ -1,4 +1,4 @@
-"""The entries of a group in an HDF5 file as a mapping, which reads what it is asked for."""
+"""The entries of a group in an HDF5 file or a zarr store as a mapping, which reads what it is asked for."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from corral.arrays.libraries import convert, library_of, to_numpy
-from corral.tensordict import hdf5
+from corral.tensordict import hdf5, stored_values, zarr_stores
 from corral.tensordict.base import Base, Size
+from corral.tensordict.nontensor import NonTensorData
 
 __all__ = ["Entries"]
 
@@ -24,7 +25,7 @@ class Entries(MutableMapping[str, Any]):
 
     Parameters
     ----------
-    group : h5py.Group
+    group : h5py.Group or Group
         Where the entries are.
     rows : tuple, optional
         The part of the batch that this mapping shows: an index.
@@ -61,7 +62,7 @@ class Entries(MutableMapping[str, Any]):
         """Return the group or dataset of a key."""
         if "/" in key or key in ("", ".", ".."):
             if default is _MISSING:
-                raise KeyError(f"{key!r} cannot be a key in an HDF5 file, where slashes and dots form paths")
+                raise KeyError(f"{key!r} cannot be a key in a file, where slashes and dots form paths")
             return default
         node = self.group.get(key)
         if node is not None:
@@ -79,7 +80,9 @@ class Entries(MutableMapping[str, Any]):
             entries = Entries(node, self.rows, self.options, self.library, self.device, origin)
             entries.whole, entries.size = self.whole, self.size
             more = () if origin is None else origin.size[len(self.whole) :]
-            self.nested[key] = PersistentTensorDict._over(entries, Size((*self.size, *more)))
+            child = self.nested[key] = PersistentTensorDict._over(entries, Size((*self.size, *more)))
+            if self.rows is None and isinstance(node, zarr_stores.Group) and "batch_size" in node.facts:
+                child._resize(Size(node.facts["batch_size"]))
         return self.nested[key]
 
     def __getitem__(self, key: str) -> Any:
@@ -87,7 +90,8 @@ class Entries(MutableMapping[str, Any]):
         if hdf5.is_group(node):
             return self.child(key, node)
         if not hdf5.is_array(node):
-            return hdf5.read_value(node)
+            value = stored_values.read(node, self.rows)
+            return value if isinstance(value, Base) else NonTensorData(value, self.size, self.device)
         array = hdf5.read(node, self.rows)
         if self.device in (None, "cpu"):
             return convert(array, self.library)
@@ -130,7 +134,8 @@ class Entries(MutableMapping[str, Any]):
             self._set_nested(key, node, value)
             return
         if library_of(value) == "other":
-            self._create_value(key, value)
+            self._make_room(key)
+            stored_values.create(self.group, key, value)
             return
         if library_of(value) == "torch" and value.requires_grad:
             raise RuntimeError(f"the value of key {key!r} requires grad, and a file cannot: set value.detach()")
@@ -156,27 +161,13 @@ class Entries(MutableMapping[str, Any]):
     def _make_room(self, key: str) -> None:
         """Remove what a key has, or raise an error if it can be none."""
         if "/" in key or key in ("", ".", ".."):
-            raise KeyError(f"{key!r} cannot be a key in an HDF5 file, where slashes and dots form paths")
+            raise KeyError(f"{key!r} cannot be a key in a file, where slashes and dots form paths")
         if key in self:
             del self[key]
 
     def _create(self, key: str, array: Any) -> None:
         self._make_room(key)
         self.group.create_dataset(key, data=array, **(self.options if array.ndim and array.size else {}))
-
-    def _create_value(self, key: str, value: Any) -> None:
-        """Store a value that is no array, in tensordict's way."""
-        value = getattr(value, "data", value)
-        if isinstance(value, str):
-            self._make_room(key)
-            self.group.create_dataset(key, data=value).attrs[hdf5.STRING] = True
-            return
-        array = np.asarray(value)
-        if array.dtype.hasobject or array.dtype.kind not in "biufcS":
-            raise TypeError(f"the value of key {key!r}, a {type(value).__name__}, cannot be stored in an HDF5 file")
-        self._make_room(key)
-        opaque = hdf5.library().opaque_dtype(array.dtype)
-        self.group.create_dataset(key, data=array.astype(opaque))
 
     def _set_rows(self, key: str, node: Any, array: Any) -> None:
         if node is None:

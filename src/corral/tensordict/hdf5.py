@@ -1,4 +1,4 @@
-"""Parts of datasets in HDF5 files: what an index asks for is read or written, and nothing else."""
+"""Parts of datasets in HDF5 files and zarr stores: what an index asks for is read or written, and nothing else."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ import numpy as np
 
 from corral.arrays.indexing import assign, normalize, take
 from corral.arrays.libraries import to_numpy
+from corral.tensordict import zarr_stores
 
-__all__ = ["is_array", "is_group", "library", "read", "read_value", "write"]
-
-STRING = "__tensordict_str__"
-"""tensordict's mark of a dataset that holds one string."""
+__all__ = ["is_array", "is_group", "library", "read", "write"]
 
 
 def library() -> Any:
@@ -29,20 +27,16 @@ def library() -> Any:
 
 def is_group(node: Any) -> bool:
     """Whether an entry of a file is a group, which stands for a TensorDict."""
-    return isinstance(node, library().Group)
+    return isinstance(node, zarr_stores.Group) or (
+        not isinstance(node, zarr_stores.Array) and isinstance(node, library().Group)
+    )
 
 
 def is_array(node: Any) -> bool:
     """Whether an entry of a file is a dataset of numbers."""
+    if isinstance(node, zarr_stores.Array):
+        return node.is_array
     return node.dtype.kind in "biufc" and not library().check_opaque_dtype(node.dtype)
-
-
-def read_value(node: Any) -> Any:
-    """Return what a dataset that holds no numbers says."""
-    value = node[()]
-    if isinstance(value, bytes) and node.attrs.get(STRING, False):
-        return value.decode()
-    return value.item() if isinstance(value, np.ndarray) and not value.ndim else value
 
 
 def read(node: Any, index: tuple[Any, ...] | None = None) -> np.ndarray[Any, Any]:
@@ -51,7 +45,7 @@ def read(node: Any, index: tuple[Any, ...] | None = None) -> np.ndarray[Any, Any
     Rows that an array of integers or a mask chooses are read in runs of rows that lie behind each other.
     """
     if index is None:
-        return np.asarray(node[()])
+        return np.asarray(node[...])
     box, local = _box(node.shape, index)
     return np.asarray(take(box.read(node), local))
 
@@ -62,7 +56,7 @@ def write(node: Any, value: Any, index: tuple[Any, ...] | None = None) -> None:
     with np.errstate(invalid="ignore"):
         array = array.astype(node.dtype, copy=False)
     if index is None:
-        node[()] = np.broadcast_to(array, node.shape)
+        node[...] = np.broadcast_to(array, node.shape)
         return
     box, local = _box(node.shape, index)
     whole = all(item is None or isinstance(item, (int, slice)) for item in local)
@@ -109,7 +103,7 @@ class _Box:
                 place = block[(*(slice(None),) * self.at, slice(done, done + count), ...)]
                 done += count
             if place.size:
-                use(place, part or ())
+                use(place, part or ...)
 
 
 def _box(shape: tuple[int, ...], index: tuple[Any, ...]) -> tuple[_Box, tuple[Any, ...]]:

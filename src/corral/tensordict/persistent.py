@@ -1,4 +1,4 @@
-"""A TensorDict whose entries stay in an HDF5 file."""
+"""A TensorDict whose entries stay in an HDF5 file or a zarr store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from corral.arrays.indexing import normalize
 from corral.arrays.libraries import dtype_name, library_of
 from corral.arrays.mapped import numpy_dtype
 from corral.arrays.operations import as_array
-from corral.tensordict import hdf5, pytrees
+from corral.tensordict import hdf5, pytrees, zarr_stores
 from corral.tensordict.base import Base, Size, as_size, device_name, unravel_key
 from corral.tensordict.dense import TensorDict
 from corral.tensordict.entries import Entries
@@ -23,7 +23,7 @@ __all__ = ["PersistentTensorDict"]
 
 
 class PersistentTensorDict(Stored):
-    """A TensorDict whose entries stay in an HDF5 file: each read is of the file, and so is each write.
+    """A TensorDict whose entries stay in an HDF5 file or a zarr store: each read is of the file, and so is each write.
 
     An entry is read when it is asked for, into a new array; `keys`, `batch_size`, the repr and all that shapes and
     dtypes tell read no values. An index gives a view of the file: reading an entry of it reads these rows alone, and
@@ -35,28 +35,30 @@ class PersistentTensorDict(Stored):
     batch_size : sequence of int, optional
         The leading dimensions that all datasets share; none by default.
     filename : path, optional
-        The file. Either this or `group` is given.
-    group : h5py.Group, optional
-        A group of an open file.
+        The file, or the store: a directory or an object of zarr's. Either this or `group` is given.
+    group : h5py.Group or zarr.Group, optional
+        A group of an open file or store.
     mode : {"r", "r+", "w", "w-", "x", "a"}
-        How the file is opened: see `h5py.File`.
-    backend : {"h5"}
+        How the file is opened: see `h5py.File` and `zarr.open_group`.
+    backend : {"h5", "zarr"}
         The format.
     device : optional
         Where arrays shall lie that are read.
     validate_batch_size : bool
         Compare the batch size with the shapes of the datasets.
-    non_tensor_as_stack, allow_pickle : optional
-        Accepted for compatibility; nothing in these files is pickled.
+    non_tensor_as_stack : bool
+        Accepted for compatibility.
+    allow_pickle : bool, optional
+        Whether pickled values in a zarr store are read; by default they are, with a warning. HDF5 files have none.
     library : {"numpy", "torch", "jax", "cupy"}
         Library of the arrays that are read.
     **kwargs
-        What new datasets are made with: see `h5py.Group.create_dataset`.
+        What new datasets are made with: see `h5py.Group.create_dataset` and `zarr.Group.create_array`.
 
     Raises
     ------
     ModuleNotFoundError
-        If h5py is not installed.
+        If h5py or zarr is not installed.
     ValueError
         If a dataset does not have the batch size.
 
@@ -91,15 +93,17 @@ class PersistentTensorDict(Stored):
         library: str = "numpy",
         **kwargs: Any,
     ) -> None:
-        if backend != "h5":
-            raise NotImplementedError(f"PersistentTensorDict: backend must be 'h5', not {backend!r}")
+        if backend not in ("h5", "zarr"):
+            raise NotImplementedError(f"PersistentTensorDict: backend must be 'h5' or 'zarr', not {backend!r}")
         if (filename is None) == (group is None):
             raise RuntimeError(
                 f"PersistentTensorDict: either filename or group must be given, got filename={filename!r} and "
                 f"group={group!r}"
             )
-        if group is None:
-            group = hdf5.library().File(filename, mode)
+        if backend == "zarr" and group is not None:
+            group = zarr_stores.Group(zarr_stores.Store(group, None, allow_pickle), group)
+        elif group is None:
+            group = _group(backend, filename, mode, allow_pickle)
         self.filename = filename
         self.mode = mode
         self._device = device_name(device)
@@ -112,7 +116,7 @@ class PersistentTensorDict(Stored):
                 self._validate(self._batch_size)
             except ValueError:
                 if filename is not None:
-                    group.close()
+                    group.file.close()
                 raise
 
     def _validate(self, size: Size) -> None:
@@ -161,12 +165,26 @@ class PersistentTensorDict(Stored):
         source = input_dict if isinstance(input_dict, Base) else TensorDict(input_dict, batch_size=batch_size)
         first = next(iter(source._leaves()), None)
         library = library or (library_of(first) if library_of(first) != "other" else "numpy")
+        if backend == "zarr":
+            kwargs["allow_pickle"] = True if allow_pickle is None else allow_pickle  # what is read was written here
         out = cls(filename=filename, mode="w", backend=backend, device=device, library=library, **kwargs)
         out._resize(source._batch_size if batch_size is None else as_size(batch_size))
         out.update(source)
         if batch_size is None and not isinstance(input_dict, Base):
             out.auto_batch_size_(batch_dims)
+        if backend == "zarr":
+            out._names = source._names
+            out._tell()
+            out._source.group.file.gather()
         return out
+
+    def _tell(self) -> None:
+        """Write the batch sizes to the store, with the names of dimensions."""
+        self._source.group.facts = {"batch_size": self._batch_size, "names": self._names and list(self._names)}
+        for key in self._source:
+            nested = self._source.get(key)
+            if isinstance(nested, PersistentTensorDict):
+                nested._tell()
 
     @classmethod
     def of_zeros(cls, template: TensorDict, filename: str | Path, device: Any = None, **kwargs: Any) -> Any:
@@ -188,7 +206,7 @@ class PersistentTensorDict(Stored):
         for key, leaf in template.items(True, True):
             path = "/".join(parts_of(key))
             options = out._source.options if leaf.ndim and 0 not in leaf.shape else {}
-            out.file.create_dataset(path, tuple(leaf.shape), numpy_dtype(dtype_name(leaf)), **options)
+            out._source.group.create_dataset(path, tuple(leaf.shape), numpy_dtype(dtype_name(leaf)), **options)
         take_sizes(out, template)
         return out
 
@@ -323,31 +341,46 @@ class PersistentTensorDict(Stored):
             if safe:
                 raise KeyError(f"key {new_key} already present in TensorDict.")
             self.del_(new_key)
-        self.file.move("/".join(old), "/".join(new))
+        self._source.group.move("/".join(old), "/".join(new))
         self._owner(old)._source.nested.pop(old[-1], None)
         return self
 
     # Locks, files
 
     def _refuse(self, name: str) -> Any:
-        raise RuntimeError(f"{name}: the entries lie in the file {self.file.file.filename}; to_tensordict() reads them")
+        raise RuntimeError(f"{name}: the entries lie in the file {self._source.group.file.filename}; to_tensordict() reads them")
 
     def close(self) -> None:
         """Close the file."""
-        self.file.file.close()
+        self._source.group.file.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         entries = self._source
         if entries.rows is not None:
             whole = self._over(entries.origin, entries.origin.size)
             return _row, (whole, entries.rows)
-        place = self.file.file.filename, self.file.name, self.file.file.mode, entries.options, entries.library
-        return _open, (place, self._outline().empty(True), self._device, self.is_locked)
+        group = entries.group
+        place = _backend(group), group.file.filename, group.name, group.file.mode, entries.options, entries.library
+        allow_pickle = getattr(group.file, "allow_pickle", None)
+        return _open, (place, self._outline().empty(True), self._device, self.is_locked, allow_pickle)
 
 
-def _open(place: Any, outline: TensorDict, device: str | None, locked: bool) -> PersistentTensorDict:
-    filename, name, mode, options, library = place
-    entries = Entries(hdf5.library().File(filename, mode)[name], None, options, library, device)
+def _backend(group: Any) -> str:
+    return "zarr" if isinstance(group, zarr_stores.Group) else "h5"
+
+
+def _group(backend: str, filename: Any, mode: str, allow_pickle: bool | None, name: str = "/") -> Any:
+    if backend == "zarr":
+        return zarr_stores.open_store(filename, mode, allow_pickle, name)
+    file = hdf5.library().File(filename, mode)
+    return file if name == "/" else file[name]
+
+
+def _open(
+    place: Any, outline: TensorDict, device: str | None, locked: bool, allow_pickle: bool | None = None
+) -> PersistentTensorDict:
+    backend, filename, name, mode, options, library = place
+    entries = Entries(_group(backend, filename, mode, allow_pickle, name), None, options, library, device)
     td = PersistentTensorDict._over(entries, Size())
     take_sizes(td, outline)
     return td.lock_() if locked else td

@@ -183,8 +183,8 @@ class Stored(TensorDict):
 
     @property
     def file(self) -> Any:
-        """The group of h5py that the entries are in."""
-        return self._source.group
+        """The group of h5py or zarr that the entries are in."""
+        return getattr(self._source.group, "node", self._source.group)
 
     def to_tensordict(self, *args: Any, **kwargs: Any) -> TensorDict:
         """Return a TensorDict with all entries, read into memory."""
@@ -212,7 +212,7 @@ class Stored(TensorDict):
             return node[index]  # type: ignore[index]
         if owner._source.rows is not None or not hdf5.is_array(node):
             return super().get_at(key, index, default)
-        part = Entries(owner.file, normalize(index, node.ndim), {}, owner._source.library, self._device)
+        part = Entries(owner._source.group, normalize(index, node.ndim), {}, owner._source.library, self._device)
         return part[parts[-1]]
 
     def _owner(self, parts: tuple[str, ...]) -> Any:

@@ -196,6 +196,7 @@ for _name in (
     "from_parquet",
     "from_json",
     "from_h5",
+    "from_zarr",
     "from_consolidated",
     "fromkeys",
     "load_memmap",
