@@ -278,7 +278,7 @@ def test_wrong_arguments(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="either filename or group"):
         PersistentTensorDict(batch_size=[3])
     with pytest.raises(NotImplementedError, match="backend"):
-        PersistentTensorDict(filename=tmp_path / "x", backend="zarr", mode="w")
+        PersistentTensorDict(filename=tmp_path / "x", backend="tar", mode="w")
     with h5py.File(tmp_path / "y", "w") as file:
         file["a"] = np.zeros((3, 2))
     with pytest.raises(ValueError, match="batch size and array size mismatch"):

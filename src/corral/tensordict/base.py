@@ -12,6 +12,7 @@ import numpy as np
 
 from corral.arrays.libraries import convert, library_of
 from corral.arrays.operations import as_array, device_of
+from corral.tensordict.blocks import Blocks, undone
 from corral.tensordict.names import Named, Names, merged
 
 __all__ = ["Base", "KeyThroughLeafError", "NestedKey", "Size", "unravel_key"]
@@ -91,10 +92,10 @@ def device_name(device: Any) -> str | None:
     return f"cuda:{device}" if isinstance(device, int) else str(device)
 
 
-class Base(Named):
+class Base(Named, Blocks):
     """What the parts of `TensorDict` build on."""
 
-    __slots__ = ("__weakref__", "_device", "_locked")
+    __slots__ = ("__weakref__", "_blocks", "_device", "_locked", "_origin")
 
     _batch_size: Size
     _device: str | None
@@ -370,6 +371,7 @@ class Base(Named):
     def is_locked(self, value: bool) -> None:
         self.lock_() if value else self.unlock_()
 
+    @undone
     def lock_(self) -> Self:
         """Forbid to add, replace or remove entries, here and in nested TensorDicts.
 
@@ -388,6 +390,7 @@ class Base(Named):
         self._lock(True)
         return self
 
+    @undone
     def unlock_(self) -> Self:
         """Allow again what `lock_` forbids; a nested TensorDict is unlocked with the one that it was locked with."""
         if isinstance(self._locked, weakref.ref):

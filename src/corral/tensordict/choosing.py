@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Self
 
+from corral.tensordict.blocks import undone
 from corral.tensordict.base import Base, NestedKey, unravel_key
 from corral.tensordict.finding import MISSING, split
 from corral.tensordict.keys import Keys
@@ -102,6 +103,7 @@ class Choosing(Keys):
                 self.del_(old_key)
         return self
 
+    @undone
     def flatten_keys(
         self, separator: str = ".", inplace: bool = False, is_leaf: Callable[[type[Any]], bool] | None = None
     ) -> Self:
@@ -142,6 +144,7 @@ class Choosing(Keys):
             elif nested:
                 yield from value._flat(here, is_leaf)
 
+    @undone
     def unflatten_keys(self, separator: str = ".", inplace: bool = False) -> Self:
         """Return a TensorDict whose keys are nested where they have the separator."""
         result = self._make({}, self._batch_size, self._device, self._names)

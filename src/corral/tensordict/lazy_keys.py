@@ -8,6 +8,7 @@ from typing import Any, Self
 from corral.arrays.operations import as_array
 from corral.arrays.operations import expand as expand_array
 from corral.arrays.padding import nested, pad_stack
+from corral.tensordict.blocks import undone
 from corral.tensordict.abstract import TensorDictBase
 from corral.tensordict.base import Base, NestedKey, Size, unravel_key
 from corral.tensordict.dense import TensorDict
@@ -252,6 +253,7 @@ class LazyKeys(LazyParts):
         result = self._memberwise(lambda td: td.exclude(*keys, inplace=inplace))
         return self if inplace else result
 
+    @undone
     def flatten_keys(
         self, separator: str = ".", inplace: bool = False, is_leaf: Callable[[type[Any]], bool] | None = None
     ) -> Self:
@@ -259,6 +261,7 @@ class LazyKeys(LazyParts):
         result = self._memberwise(lambda td: td.flatten_keys(separator, inplace, is_leaf))
         return self if inplace else result
 
+    @undone
     def unflatten_keys(self, separator: str = ".", inplace: bool = False) -> Self:
         """Return a lazy stack of the members with nested keys."""
         result = self._memberwise(lambda td: td.unflatten_keys(separator, inplace))

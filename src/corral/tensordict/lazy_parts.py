@@ -11,6 +11,7 @@ import numpy as np
 from corral.arrays.indexing import normalize
 from corral.arrays.operations import expand as expand_array
 from corral.arrays.operations import unbind as unbind_array
+from corral.tensordict.blocks import undone
 from corral.tensordict.base import Base, Size
 from corral.tensordict.indexing import indexed_size
 from corral.tensordict.lazy_base import LazyBase
@@ -130,6 +131,7 @@ class LazyParts(LazyBase):
             return self._memberwise(lambda td: td._reshaped(target[1:], function))
         return self._elements(np.arange(math.prod(self._batch_size)).reshape(target))
 
+    @undone
     def permute(self, *args: Any, dims: Any = None) -> Any:
         """Return a lazy stack with its batch dimensions in another order."""
         order = list(shape_of(args if dims is None else (dims,)))

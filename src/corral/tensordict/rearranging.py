@@ -11,6 +11,7 @@ from typing import Any, Self
 from corral.arrays import rearranging as arrays
 from corral.arrays.libraries import dtype_name, library_of, to_numpy
 from corral.arrays.operations import device_of, expand
+from corral.tensordict.blocks import undone
 from corral.tensordict.base import Size
 from corral.tensordict.names import Names
 from corral.tensordict.shaping import Shaping
@@ -41,6 +42,7 @@ class Rearranging(Shaping):
 
     # Order of the dimensions
 
+    @undone
     def movedim(self, source: int | Sequence[int], destination: int | Sequence[int]) -> Self:
         """Return a TensorDict with some batch dimensions in other places; the others keep their order.
 
@@ -72,6 +74,7 @@ class Rearranging(Shaping):
 
     moveaxis = movedim
 
+    @undone
     def swapaxes(self, axis0: int, axis1: int) -> Self:
         """Return a TensorDict with two batch dimensions swapped: the same as `transpose`."""
         return self.transpose(axis0, axis1)
@@ -80,6 +83,7 @@ class Rearranging(Shaping):
 
     # Order of the elements
 
+    @undone
     def flip(self, dims: int | Sequence[int]) -> Self:
         """Return a TensorDict with the order of its rows reversed along some batch dimensions.
 
@@ -93,18 +97,21 @@ class Rearranging(Shaping):
         axes = tuple(self._dim_of(dim) for dim in _dims(dims))
         return self._batch_op(lambda leaf: arrays.flip(leaf, axes), self._batch_size, self._names)
 
+    @undone
     def fliplr(self) -> Self:
         """Return a TensorDict with the order reversed along the second batch dimension."""
         if len(self._batch_size) < 2:
             raise RuntimeError("fliplr requires at least 2 batch dimensions")
         return self.flip(1)
 
+    @undone
     def flipud(self) -> Self:
         """Return a TensorDict with the order reversed along the first batch dimension."""
         if not self._batch_size:
             raise RuntimeError("flipud requires at least 1 batch dimension")
         return self.flip(0)
 
+    @undone
     def roll(
         self, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None, *, inplace: bool = False
     ) -> Self:
@@ -140,6 +147,7 @@ class Rearranging(Shaping):
 
         return self._batch_op(move, size, self._names, inplace)
 
+    @undone
     def rot90(self, k: int = 1, dims: Sequence[int] = (0, 1)) -> Self:
         """Return a TensorDict turned `k` times by a quarter, from the first of two batch dimensions to the second."""
         if len(self._batch_size) < 2:
@@ -322,14 +330,17 @@ class Rearranging(Shaping):
         count = len(size)
         return self._batch_op(lambda leaf: expand(leaf, (*target, *leaf.shape[count:])), target, None)._forget_names()
 
+    @undone
     def atleast_1d(self) -> Self:
         """Return a TensorDict with one batch dimension at least; new ones come first and have length 1."""
         return self._at_least(1)
 
+    @undone
     def atleast_2d(self) -> Self:
         """Return a TensorDict with two batch dimensions at least; new ones come first and have length 1."""
         return self._at_least(2)
 
+    @undone
     def atleast_3d(self) -> Self:
         """Return a TensorDict with three batch dimensions at least; new ones come first and have length 1."""
         return self._at_least(3)

@@ -11,6 +11,7 @@ from corral.arrays.operations import expand as expand_array
 from corral.arrays.operations import permute as permute_array
 from corral.arrays.operations import reshape as reshape_array
 from corral.arrays.operations import view as view_array
+from corral.tensordict.blocks import undone
 from corral.tensordict.base import Size
 from corral.tensordict.indexing import Indexing
 from corral.tensordict.names import Names
@@ -92,6 +93,7 @@ class Shaping(Indexing):
         result = self if target == self._batch_size else self._reshaped(target, reshape_array)._forget_names()
         return self._rebind(result) if inplace else result
 
+    @undone
     def view(self, *shape: Any, size: Any = None, batch_size: Any = None) -> Self:
         """Return the same as `reshape`, but fail where a leaf would have to be copied.
 
@@ -125,6 +127,7 @@ class Shaping(Indexing):
             return shape
         raise RuntimeError(f"shape '{list(shape)}' is invalid for a batch of size {list(self._batch_size)}")
 
+    @undone
     def flatten(self, start_dim: int | None = None, end_dim: int | None = None, *, inplace: bool = False) -> Self:
         """Return a TensorDict in which several batch dimensions are one; with `inplace`, change this one."""
         count = len(self._batch_size)
@@ -148,6 +151,7 @@ class Shaping(Indexing):
         result = self._reshaped(shape, reshape_array, names)
         return self._rebind(result) if inplace else result
 
+    @undone
     def unflatten(self, dim: int, unflattened_size: Sequence[int], *, inplace: bool = False) -> Self:
         """Return a TensorDict in which one batch dimension is several; with `inplace`, change this one."""
         dim = self._dim(dim)
@@ -179,6 +183,7 @@ class Shaping(Indexing):
         self._batch_size, self._names = result._batch_size, result._names
         return self
 
+    @undone
     def permute(self, *args: Any, dims: Any = None) -> Self:
         """Return a TensorDict with its batch dimensions in another order."""
         order = list(_shape(args if dims is None else (dims,)))
@@ -194,6 +199,7 @@ class Shaping(Indexing):
             self._map(lambda leaf: permute_array(leaf, (*order, *range(count, len(leaf.shape)))), size, names)
         )
 
+    @undone
     def transpose(self, dim0: int, dim1: int) -> Self:
         """Return a TensorDict with two batch dimensions swapped."""
         count = len(self._batch_size)
@@ -206,6 +212,7 @@ class Shaping(Indexing):
         order[dim0], order[dim1] = order[dim1], order[dim0]
         return self.permute(*order)
 
+    @undone
     def squeeze(self, dim: int | None = None) -> Self:
         """Return a TensorDict without one batch dimension, or without all, of length 1."""
         size = self._batch_size
@@ -222,6 +229,7 @@ class Shaping(Indexing):
         index = tuple(0 if d in dropped else slice(None) for d in range(len(size)))
         return self._locked_alike(self._take(index))
 
+    @undone
     def unsqueeze(self, dim: int) -> Self:
         """Return a TensorDict with a batch dimension of length 1 more."""
         count = len(self._batch_size)

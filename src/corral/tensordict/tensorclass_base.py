@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, dataclass_transform, overload
 
 from corral.arrays.libraries import library_of
+from corral.tensordict.blocks import undone
 from corral.tensordict.base import Base, NestedKey, Size, unravel_key
 from corral.tensordict.dense import TensorDict
 from corral.tensordict.indexing import _is_key
@@ -296,12 +297,14 @@ class TensorClass(_Declared, _abstract=True):
             return self._unclassed().select(*keys, strict=strict)
         return super().select(*keys, inplace=inplace, strict=strict)
 
+    @undone
     def flatten_keys(
         self, separator: str = ".", inplace: bool = False, is_leaf: Callable[[type[Any]], bool] | None = None
     ) -> Any:
         """Return the entries with nested keys joined, where the class has fields of these names."""
         return self._rekeyed(self._unclassed().flatten_keys(separator, is_leaf=is_leaf), inplace)
 
+    @undone
     def unflatten_keys(self, separator: str = ".", inplace: bool = False) -> Any:
         """Return the entries with keys nested where they have the separator, if the class has fields of these names."""
         return self._rekeyed(self._unclassed().unflatten_keys(separator), inplace)
