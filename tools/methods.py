@@ -92,7 +92,6 @@ DIFFERENT = {
     "reduce": "`dst` is optional, as `group_dst` can be given in its place",
     "from_remote_init": "`src` is optional, as `group_src` can be given in its place",
     "unbind": "`dim` is 0 by default, as torch.unbind has it",
-    "from_dataclass": "without `as_tensorclass` and `dest_cls`: it makes TensorDicts, no tensorclasses",
     **dict.fromkeys(
         ("mean", "nanmean", "nansum", "prod", "quantile", "std", "sum", "var"),
         "`keepdim` is False by default, which is what tensordict makes of its own default",

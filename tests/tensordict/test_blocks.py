@@ -23,7 +23,6 @@ CALLS: dict[str, Any] = {
     "view of two": lambda td: td.view(2, 3),
     "flatten": lambda td: td.flatten(),
     "flatten some": lambda td: td.flatten(0, 1),
-    "flatten in place": lambda td: td.flatten(0, -1, inplace=True),
     "unflatten": lambda td: td.unflatten(-1, [1, 2]),
     "unflatten in place": lambda td: td.unflatten(0, [3, 1], inplace=True),
     "permute": lambda td: td.permute(1, 0),
@@ -37,7 +36,6 @@ CALLS: dict[str, Any] = {
     "unsqueeze": lambda td: td.unsqueeze(-1),
     "unsqueeze by name": lambda td: td.unsqueeze(dim=1),
     "squeeze of nothing": lambda td: td.squeeze(0),
-    "squeeze of unsqueeze": lambda td: td.unsqueeze(0).squeeze(0),
     "flip": lambda td: td.flip(0),
     "fliplr": lambda td: td.fliplr(),
     "flipud": lambda td: td.flipud(),
@@ -108,6 +106,14 @@ def test_squeeze() -> None:
         assert tuple(td["b"].shape) == (3, 1, 2)
         with pytest.raises(RuntimeError), td.squeeze():
             pass
+
+
+def test_flatten_in_place() -> None:
+    # tensordict keeps the flat shape, and warns that it will not.
+    td = TensorDict(source(), batch_size=[3, 2])
+    with td.flatten(0, -1, inplace=True):
+        assert td.batch_size == (6,)
+    assert plain(td) == plain(TensorDict(source(), batch_size=[3, 2]))
 
 
 def test_locks_in_each_other() -> None:

@@ -14,7 +14,8 @@ import pytest
 import tensordict
 import torch
 
-from corral import TensorDict
+import corral
+from corral import NonTensorStack, TensorDict
 from tests.tensordict.trees import plain
 
 Step = collections.namedtuple("Step", "obs reward")
@@ -127,3 +128,36 @@ def test_tables(tmp_path: Path, form: str) -> None:
         getattr(writer, f"to_{form}")(path, separator=".")
         for reader in (TensorDict, tensordict.TensorDict):
             assert plain(getattr(reader, f"from_{form}")(path, separator=".")) == plain(td)
+
+
+@dataclasses.dataclass
+class Measured:
+    obs: Any
+    words: Any = "text"
+
+
+def test_from_dataclass_as_a_tensorclass() -> None:
+    values = Measured(torch.zeros(3, 4))
+    for kind, library in ((TensorDict, corral), (tensordict.TensorDict, tensordict)):
+        made = kind.from_dataclass(values, as_tensorclass=True, batch_size=[3])
+        assert (type(made).__name__, tuple(made.batch_size), made.words) == ("Measured_tc", (3,), "text")
+        assert tuple(kind.from_dataclass(values, as_tensorclass=True, auto_batch_size=True).batch_size) == (3, 4)
+        assert library.is_tensorclass(kind.from_dataclass(Measured, as_tensorclass=True))
+        target = library.from_dataclass(Measured)
+        assert type(kind.from_dataclass(values, as_tensorclass=True, dest_cls=target)) is target
+        assert type(kind.from_dataclass(values, dest_cls=target)) is kind  # takes as_tensorclass
+        with pytest.raises(TypeError):
+            kind.from_dataclass(values, as_tensorclass=True, auto_batch_size=True, batch_size=[3])
+
+
+@pytest.mark.parametrize(
+    "items",
+    [[1, 2], [[1, 2], [3, 4]], [[1], [2, 3]], [1, 2.0], [True, 1], [], [[], []], ["a", "b"], [[1], ["a"]], [{"a": 1}]],
+    ids=str,
+)
+def test_lists(items: list[Any]) -> None:
+    found = []
+    for kind, stack in ((TensorDict, NonTensorStack), (tensordict.TensorDict, tensordict.NonTensorStack)):
+        made = [kind.from_any(items), kind.from_any((items,)).get("0")]
+        found.append([(isinstance(each, stack), each.tolist()) for each in made])
+    assert found[0] == found[1]

@@ -37,7 +37,7 @@ def test_each_library_reads_what_the_other_wrote(tmp_path_factory: pytest.TempPa
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", calls())
+@pytest.mark.parametrize("name", sorted(calls().keys() - {"delete missing"}))  # where tensordict is silent
 def test_same_calls(tmp_path: Path, name: str) -> None:
     outcomes = []
     for kind in (tensordict.TensorDict, TensorDict):
@@ -65,8 +65,8 @@ def _with_objects(kind: Any, stack: Any, convert: Any) -> Any:
     td = kind({"a": convert(np.arange(3)), "n": {"c": convert(np.ones((3, 2)))}}, [3], names=["time"])
     td["n"].batch_size = [3, 2]
     td["note"] = "text"
-    td["options"] = {"rate": 0.1, "sizes": [1, 2]}
-    td["pair"] = (1, 2)
+    td.set_non_tensor("options", {"rate": 0.1, "sizes": [1, 2]})
+    td.set_non_tensor("pair", (1, 2))
     td["words"] = stack("x", "longer", "")
     td["mixed"] = stack(1, None, "z")
     return td

@@ -27,7 +27,7 @@ class Blocks:
     def __enter__(self) -> Self:
         blocks = getattr(self, "_blocks", None)
         if blocks is None:
-            blocks = self._blocks = []
+            blocks = self._blocks = []  # type: ignore[misc]  # a slot of `Base`
         blocks.append(getattr(self, "_origin", None))
         return self
 
@@ -37,14 +37,14 @@ class Blocks:
         origin = self._blocks.pop()
         if origin is None:
             return
-        function, reference, args, kwargs = origin
+        function, reference, size, args, kwargs = origin
         td = reference()
         # A lock is taken back in any case; values of a block that failed are not written.
         if td is None or (kind is not None and not (function.__name__ in _LOCKS and issubclass(kind, Exception))):
             return
         given = inspect.signature(function).bind(td, *args, **kwargs)
         given.apply_defaults()
-        _INVERSES[function.__name__](self, td, given.arguments)
+        _INVERSES[function.__name__](self, td, {**given.arguments, "size before": size})
 
 
 def undone(function: F) -> F:
@@ -56,11 +56,11 @@ def undone(function: F) -> F:
 
     @functools.wraps(function)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        before = locks and self.is_locked
+        before, size = locks and self.is_locked, self.batch_size
         out = function(self, *args, **kwargs)
         if isinstance(out, Blocks):
             changed = not locks or self.is_locked is not before
-            out._origin = (function, weakref.ref(self), args, kwargs) if changed else None
+            out._origin = (function, weakref.ref(self), size, args, kwargs) if changed else None
         return out
 
     return call  # type: ignore[return-value]
@@ -71,7 +71,7 @@ _LOCKS = ("lock_", "unlock_")
 
 def _write(td: Any, values: Any) -> None:
     if td.is_locked:
-        td.update_(values)
+        td.update_(values.select(*td.keys(True, True), strict=False))
     else:
         td.update(values, inplace=False)
 
@@ -96,18 +96,13 @@ def _order(given: Mapping[str, Any], count: int) -> list[int]:
     return sorted(range(count), key=dims.__getitem__)
 
 
-def _span(td: Any, given: Mapping[str, Any]) -> tuple[int, int]:
-    count = len(td.batch_size)
-    start = 0 if given["start_dim"] is None else given["start_dim"]
-    end = -1 if given["end_dim"] is None else given["end_dim"]
-    return start + count if start < 0 else start, end + count if end < 0 else end
-
-
 def _unflattened(result: Any, td: Any, given: Mapping[str, Any]) -> Any:
-    if not td.batch_size:
+    size = given["size before"]
+    if not size:
         return result.squeeze(0)
-    start, end = _span(td, given)
-    return result.unflatten(start, td.batch_size[start : end + 1])
+    start = 0 if given["start_dim"] is None else given["start_dim"] % len(size)
+    end = len(size) - 1 if given["end_dim"] is None else given["end_dim"] % len(size)
+    return result.unflatten(start, size[start : end + 1], inplace=result is td)
 
 
 def _flattened(result: Any, td: Any, given: Mapping[str, Any]) -> Any:
@@ -147,7 +142,7 @@ _INVERSES: dict[str, Inverse] = {
         lambda result, td, given: td.flatten_keys(given["separator"], inplace=True),
     ),
     "view": _written(lambda result, td, given: result.view(td.batch_size)),
-    "flatten": _written(_unflattened),
+    "flatten": _written(_unflattened, _unflattened),
     "unflatten": _written(_flattened, _flattened),
     "permute": _written(lambda result, td, given: result.permute(_order(given, len(td.batch_size)))),
     "transpose": _written(lambda result, td, given: result.transpose(given["dim0"], given["dim1"])),

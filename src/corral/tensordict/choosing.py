@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Self
 
-from corral.tensordict.blocks import undone
 from corral.tensordict.base import Base, NestedKey, unravel_key
+from corral.tensordict.blocks import undone
 from corral.tensordict.finding import MISSING, split
 from corral.tensordict.keys import Keys
 

@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
-import numpy as np
-
 from corral.arrays.libraries import convert, library_of, to_numpy
 from corral.tensordict import hdf5, stored_values, zarr_stores
 from corral.tensordict.base import Base, Size
@@ -152,7 +150,8 @@ class Entries(MutableMapping[str, Any]):
             raise RuntimeError(f"cannot set a TensorDict as the entry {key!r}, which is a dataset: delete it first")
         if node is None:
             self._make_room(key)
-            node = self.group.create_group(key)
+            size = (value._batch_size,) if isinstance(self.group, zarr_stores.Group) else ()
+            node = self.group.create_group(key, *size)
             child = self.child(key, node)
             if self.rows is None:
                 child._resize(value._batch_size)

@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
+from numbers import Number
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,8 @@ class Interchange(Base):
             "batch_size": batch_size,
         }
         kind: Any = cls
+        from corral.tensordict.nontensor import NonTensorStack
+
         if isinstance(obj, Base):
             return obj
         if isinstance(obj, np.ndarray) and obj.dtype.names is not None:
@@ -79,8 +82,7 @@ class Interchange(Base):
         if isinstance(obj, tuple):
             return (cls.from_namedtuple if hasattr(obj, "_fields") else cls.from_tuple)(obj, **kwargs)
         if isinstance(obj, list):
-            array = np.asarray(obj) if not any(isinstance(each, (str, Mapping, Base)) for each in obj) else None
-            return obj if array is None or array.dtype.hasobject else array
+            return NonTensorStack.from_list(obj) if _form(obj) is None else np.asarray(obj)
         if dataclasses.is_dataclass(obj) and not isinstance(obj, type):
             return cls.from_dataclass(obj, **kwargs)
         if "pandas" in sys.modules and isinstance(obj, sys.modules["pandas"].DataFrame):
@@ -154,12 +156,21 @@ class Interchange(Base):
         cls,
         dataclass: Any,
         *,
+        dest_cls: type[Any] | None = None,
         auto_batch_size: bool = False,
         batch_dims: int | None = None,
+        as_tensorclass: bool = False,
         device: Any = None,
         batch_size: Any = None,
     ) -> Any:
-        """Return a TensorDict of a dataclass's fields."""
+        """Return a TensorDict of a dataclass's fields; with `as_tensorclass` what `corral.from_dataclass` returns.
+
+        `dest_cls` is then the tensorclass to make an instance of.
+        """
+        if as_tensorclass:
+            from corral.tensordict.tensorclass_dataclasses import from_dataclass
+
+            return from_dataclass(dataclass, dest_cls=dest_cls, **_batch(locals()))
         if not dataclasses.is_dataclass(dataclass) or isinstance(dataclass, type):
             raise TypeError(f"from_dataclass: an instance of a dataclass is expected, not {dataclass!r}")
         fields = {field.name: getattr(dataclass, field.name) for field in dataclasses.fields(dataclass)}
@@ -374,6 +385,20 @@ class Interchange(Base):
         from corral.tensordict.persistent import PersistentTensorDict
 
         return PersistentTensorDict.from_dict(self, filename, **kwargs)
+
+
+def _form(items: list[Any]) -> tuple[Any, tuple[int, ...]] | None:
+    """Return the type of the numbers in nested lists and the shape, or None if they have several or are no numbers."""
+    kinds, shapes = set(), set()
+    for item in items:
+        form = _form(item) if isinstance(item, list) else (type(item), ()) if isinstance(item, Number) else None
+        if form is None:
+            return None
+        kinds |= {form[0]} - {None}
+        shapes |= {form[1]} if isinstance(item, list) else set()
+    if len(kinds) > 1 or len(shapes) > 1:
+        return None
+    return (kinds.pop() if kinds else None), (len(items), *(shapes.pop() if shapes else ()))
 
 
 def _batch(given: dict[str, Any]) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from typing import Any, Self
 from corral.arrays.operations import as_array
 from corral.arrays.operations import expand as expand_array
 from corral.arrays.padding import nested, pad_stack
-from corral.tensordict.blocks import undone
 from corral.tensordict.abstract import TensorDictBase
 from corral.tensordict.base import Base, NestedKey, Size, unravel_key
+from corral.tensordict.blocks import undone
 from corral.tensordict.dense import TensorDict
 from corral.tensordict.lazy_parts import LazyParts
 

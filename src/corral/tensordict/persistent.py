@@ -100,7 +100,9 @@ class PersistentTensorDict(Stored):
                 f"PersistentTensorDict: either filename or group must be given, got filename={filename!r} and "
                 f"group={group!r}"
             )
-        if backend == "zarr" and group is not None:
+        if isinstance(group, zarr_stores.Group):
+            pass
+        elif backend == "zarr" and group is not None:
             group = zarr_stores.Group(zarr_stores.Store(group, None, allow_pickle), group)
         elif group is None:
             group = _group(backend, filename, mode, allow_pickle)
@@ -165,16 +167,25 @@ class PersistentTensorDict(Stored):
         source = input_dict if isinstance(input_dict, Base) else TensorDict(input_dict, batch_size=batch_size)
         first = next(iter(source._leaves()), None)
         library = library or (library_of(first) if library_of(first) != "other" else "numpy")
+        size = source._batch_size if batch_size is None else as_size(batch_size)
         if backend == "zarr":
-            kwargs["allow_pickle"] = True if allow_pickle is None else allow_pickle  # what is read was written here
-        out = cls(filename=filename, mode="w", backend=backend, device=device, library=library, **kwargs)
-        out._resize(source._batch_size if batch_size is None else as_size(batch_size))
+            known = batch_size is not None or isinstance(input_dict, Base)
+            facts = {"batch_size": size, "names": source._names} if known else None
+            # What is pickled was pickled here.
+            group = zarr_stores.open_store(filename, "w", allow_pickle is None or allow_pickle, facts=facts)
+            group.file.tells = known
+            out = cls(group=group, backend=backend, device=device, library=library, **kwargs)
+            out.filename, out.mode = filename, "w"
+        else:
+            out = cls(filename=filename, mode="w", backend=backend, device=device, library=library, **kwargs)
+        out._resize(size)
         out.update(source)
         if batch_size is None and not isinstance(input_dict, Base):
             out.auto_batch_size_(batch_dims)
         if backend == "zarr":
             out._names = source._names
             out._tell()
+            out._source.group.file.tells = False
             out._source.group.file.gather()
         return out
 
@@ -348,7 +359,9 @@ class PersistentTensorDict(Stored):
     # Locks, files
 
     def _refuse(self, name: str) -> Any:
-        raise RuntimeError(f"{name}: the entries lie in the file {self._source.group.file.filename}; to_tensordict() reads them")
+        raise RuntimeError(
+            f"{name}: the entries lie in the file {self._source.group.file.filename}; to_tensordict() reads them"
+        )
 
     def close(self) -> None:
         """Close the file."""

@@ -231,7 +231,7 @@ class Reductions(Base):
         key_transform: _KeyTransform = None,
         **options: Any,
     ) -> Any:
-        if not reduce:
+        if not reduce and (dim is None or name not in ("amin", "amax")):
             self._refuse_objects(name)
 
         def function(leaf: Any, dim: Any = None, keepdim: bool = False) -> Any:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, dataclass_transform, overload
 
 from corral.arrays.libraries import library_of
-from corral.tensordict.blocks import undone
 from corral.tensordict.base import Base, NestedKey, Size, unravel_key
+from corral.tensordict.blocks import undone
 from corral.tensordict.dense import TensorDict
 from corral.tensordict.indexing import _is_key
 from corral.tensordict.names import Named, Names

@@ -31,7 +31,9 @@ def library() -> Any:
     return zarr
 
 
-def open_store(place: Any, mode: str, allow_pickle: bool | None = None, name: str = "/") -> Group:
+def open_store(
+    place: Any, mode: str, allow_pickle: bool | None = None, name: str = "/", facts: dict[str, Any] | None = None
+) -> Group:
     """Return a group of a store: a directory, or an object of zarr's.
 
     Parameters
@@ -44,6 +46,8 @@ def open_store(place: Any, mode: str, allow_pickle: bool | None = None, name: st
         Whether pickled values are read; by default they are, with a warning.
     name : str
         Path of the group in the store.
+    facts : dict, optional
+        The batch size and the names of the TensorDict that a new store is of.
     """
     if allow_pickle is not None and not isinstance(allow_pickle, bool):
         raise TypeError(f"PersistentTensorDict: allow_pickle must be a bool or None, not {allow_pickle!r}")
@@ -51,10 +55,17 @@ def open_store(place: Any, mode: str, allow_pickle: bool | None = None, name: st
     place = str(place) if isinstance(place, Path) else place
     # Gathered metadata are fast to read, and would be wrong after a write.
     options: dict[str, Any] = {} if mode == "r" else {"use_consolidated": False}
+    if facts is not None:
+        options["attributes"] = _attributes(facts)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         node = zarr.open_group(place, mode="w-" if mode == "x" else mode, path=name.strip("/"), **options)
     return Group(Store(node, place, allow_pickle, gathered=False if mode == "w" else None), node)
+
+
+def _attributes(facts: dict[str, Any]) -> dict[str, Any]:
+    names = {"names": list(facts["names"])} if facts.get("names") else {}
+    return {FACTS: {"batch_size": list(facts["batch_size"]), "version": 1, **names}}
 
 
 class Store:
@@ -80,6 +91,8 @@ class Store:
         self.allow_pickle = allow_pickle
         self.gathered = gathered
         self.is_open = True
+        # Whether groups are told their batch size when they are made: an archive cannot change them later.
+        self.tells = False
 
     @property
     def mode(self) -> str:
@@ -189,10 +202,10 @@ class Group:
         return self.file.is_open
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted(self.node.keys()))
+        return iter(sorted(self.node))
 
     def __len__(self) -> int:
-        return sum(1 for _ in self.node.keys())
+        return sum(1 for _ in self.node)
 
     def get(self, key: str) -> Any:
         """Return an entry, or None."""
@@ -205,9 +218,10 @@ class Group:
         del self.node[key]
         self.file.changed()
 
-    def create_group(self, key: str) -> Group:
-        """Make a group, and those that it is in."""
-        made = Group(self.file, self.node.create_group(key))
+    def create_group(self, key: str, size: Sequence[int] = ()) -> Group:
+        """Make a group, for a TensorDict of a batch size."""
+        attributes = _attributes({"batch_size": size}) if self.file.tells else None
+        made = Group(self.file, self.node.create_group(key, attributes=attributes))
         self.file.changed()
         return made
 
@@ -276,6 +290,6 @@ class Group:
 
     @facts.setter
     def facts(self, facts: dict[str, Any]) -> None:
-        facts = {"batch_size": list(facts["batch_size"]), "version": 1, **({"names": facts["names"]} if facts["names"] else {})}
-        if self.facts != facts:
-            self.node.attrs[FACTS] = facts
+        attributes = _attributes(facts)
+        if self.facts != attributes[FACTS]:
+            self.node.attrs.update(attributes)
