@@ -306,3 +306,10 @@ def test_h5py_is_imported_when_it_is_used() -> None:
         "    raise AssertionError\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=100)
+
+
+def test_numbers_that_files_do_not_have_are_refused(tmp_path) -> None:
+    for dtype in (torch.bfloat16, torch.float8_e4m3fn):
+        td = TensorDict(w=torch.ones(2).to(dtype), batch_size=[2])
+        with pytest.raises(TypeError, match=rf"'w' is of dtype {str(dtype).removeprefix('torch.')}.*cast it"):
+            td.to_h5(tmp_path / "x.h5")

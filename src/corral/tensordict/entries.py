@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
-from corral.arrays.libraries import convert, library_of, to_numpy
+from corral.arrays.dtypes import EXTENDED
+from corral.arrays.libraries import convert, dtype_name, library_of, to_numpy
 from corral.tensordict import hdf5, stored_values, zarr_stores
 from corral.tensordict.base import Base, Size
 from corral.tensordict.nontensor import NonTensorData
@@ -137,6 +138,11 @@ class Entries(MutableMapping[str, Any]):
             return
         if library_of(value) == "torch" and value.requires_grad:
             raise RuntimeError(f"the value of key {key!r} requires grad, and a file cannot: set value.detach()")
+        if dtype_name(value) in EXTENDED:  # of whose numbers only the bytes would be kept
+            raise TypeError(
+                f"the value of key {key!r} is of dtype {dtype_name(value)}, which files of this format do not have: "
+                "cast it to float32 first"
+            )
         array = to_numpy(value)
         if self.rows is not None:
             self._set_rows(key, node, array)

@@ -253,6 +253,11 @@ class _Planner:
 
     def in_file(self, node: Array | Value, path: Path, like: Any, target: Any) -> None:
         """Plan an entry that lies in a file, or will: it is written there when all rows have come."""
+        if target.mode == "r":
+            raise MismatchError(
+                f"{key_text(path)} lies in a file on rank {self.here} that is open for reading only: open it with "
+                'mode="r+" there'
+            )
         if isinstance(node, Value):
             raise MismatchError(
                 f"{key_text(path)} is {_a(self.values(path)[0])} on rank {self.senders.ranks[0]}: the file on rank "

@@ -179,6 +179,8 @@ def _place(slot: Slot, update: bool) -> tuple[Any, Callable[[], None] | None]:
     """Return a buffer for one leaf, and what to call once it is filled."""
     holder, key = slot.holder, slot.key
     if holder._in_file:
+        if getattr(holder, "mode", None) == "r":
+            raise ValueError(f'{slot.name} lies in a file that is open for reading only: open it with mode="r+"')
         staging = np.array(slot.leaf) if update else np.empty(slot.like.shape, slot.like.dtype)
         buffer, _ = writable(staging, slot.name)
         return buffer, functools.partial(_write, holder, key, staging)
