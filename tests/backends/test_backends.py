@@ -39,6 +39,17 @@ def test_a_group_on_another_engine(tmp_path):
     run_ranks(uses.other_engine, 3, f"file://{tmp_path}/meet")
 
 
+@pytest.mark.parametrize("how", ["destroyed", "forgotten", "the other is stopped"])
+def test_a_process_ends_well_whatever_becomes_of_a_group_on_another_engine(how, tmp_path):
+    for time in range(2):  # whether a thread is in native code just then is a matter of luck
+        run_ranks(uses.ends, 3, f"file://{tmp_path}/meet{time}", how)
+
+
+@pytest.mark.parametrize("destroy", [True, False])
+def test_what_was_sent_on_another_engine_arrives(destroy, tmp_path):
+    run_ranks(uses.sent_elsewhere, 2, f"file://{tmp_path}/meet", destroy)
+
+
 def test_groups_of_torch_become_ours(tmp_path):
     run_ranks(uses.from_torch, 3, f"file://{tmp_path}/meet")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 from typing import Any
 
@@ -109,6 +110,40 @@ def other_engine(rank: int, size: int, meeting: str) -> None:
             dist.broadcast(value, 2, group=group)
     dist.barrier()
     dist.destroy_process_group()
+
+
+def ends(rank: int, size: int, meeting: str, how: str) -> None:
+    """Have a group on another engine than the default group's when the process ends."""
+    dist.init_process_group("shm", init_method=meeting, rank=rank, world_size=size, timeout=40.0)
+    processes: list[Any] = [None] * size
+    dist.all_gather_object(processes, os.getpid())
+    group = dist.new_group([0, 2], backend="gloo")
+    if rank != 1:
+        dist.barrier(group=group)
+    if how == "destroyed":
+        dist.destroy_process_group()
+    elif how == "forgotten":
+        dist.barrier()
+    elif rank == 0:  # the other one says no goodbye: it is stopped until this process is no more
+        os.kill(processes[2], signal.SIGSTOP)
+    elif rank == 1:
+        ended = os.pidfd_open(processes[0])
+        select.select([ended], [], [])
+        os.kill(processes[2], signal.SIGCONT)
+
+
+def sent_elsewhere(rank: int, size: int, meeting: str, destroy: bool) -> None:
+    """What was sent in a group on another engine arrives, though the sender ends all groups at once, or none."""
+    dist.init_process_group("shm", init_method=meeting, rank=rank, world_size=size, timeout=40.0)
+    group = dist.new_group([0, 1], backend="gloo")
+    if rank == 0:
+        dist.isend(mine(0, 1_000_000), 1, group=group)
+    else:
+        got = np.zeros(1_000_000)
+        dist.recv(got, 0, group=group)
+        assert np.array_equal(got, mine(0, 1_000_000))
+    if destroy:
+        dist.destroy_process_group()
 
 
 def from_torch(rank: int, size: int, meeting: str) -> None:

@@ -225,7 +225,7 @@ class HybridTransport(Transport):
         atexit.unregister(self._end)
         self._closing = True
         self._local.send([_STOP], self._local.rank, _HEAD_TAG, timeout)
-        self._taking.join(timeout)
+        self._taking.join(max(timeout, _LAST_WORDS))
 
     def _end(self) -> None:
         self._stop(_LAST_WORDS)

@@ -70,8 +70,10 @@ class Lane:
         with self._changed:
             return self._changed.wait_for(lambda: not self._unfinished, max(0.0, seconds))
 
-    def close(self, seconds: float = 0.0) -> None:
-        """Let the thread end when everything added has returned, and wait for it for some seconds."""
+    def close(self, seconds: float = 0.0) -> bool:
+        """Let the thread end when everything added has returned; wait some seconds for it, and say whether it has."""
         self._waits.put(None)
-        if self._thread is not None:
-            self._thread.join(max(0.0, seconds))
+        if self._thread is None:
+            return True
+        self._thread.join(max(0.0, seconds))
+        return not self._thread.is_alive()

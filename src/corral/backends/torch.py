@@ -34,6 +34,7 @@ __all__ = ["GlooBackend", "TorchTransport", "backend_of"]
 
 _HEAD_TAG = 0x63000000  # as nobody else who uses the group will choose
 _FIRST_BODY_TAG, _BODY_TAGS = 0x63000001, 1 << 14
+_UNUSED_TAG = _FIRST_BODY_TAG + _BODY_TAGS  # which nothing is sent with
 _POSTED = 4  # receives for heads, for each rank
 _PREFIX = struct.Struct("<BHHI")  # kind, the body's number and messages, bytes of the head; then the messages' sizes
 _DATA, _BYE, _ENDING = 1, 2, 3
@@ -42,6 +43,7 @@ _SMALL, _LARGE = 1 << 17, 1 << 30  # bytes up to which pieces of a body are put 
 _UNWAITED = 32  # heads sent to a rank whose ends nobody has waited for
 _NO_LIMIT = timedelta(days=10000)
 _LAST_WORDS = 1.0  # seconds for telling the others that this process ends
+_NO_TIME = timedelta(milliseconds=1)
 
 
 class TorchTransport(Transport):
@@ -68,6 +70,7 @@ class TorchTransport(Transport):
         self._gone: dict[int, str] = {}
         self._said_bye: set[int] = set()
         self._lock = threading.Lock()  # of the two above
+        self._closed = False
         self._bodies = [0] * self.size  # sent to each rank
         self._unwaited: dict[int, deque[Any]] = {}
         self._sending: dict[int, Lane] = {}
@@ -267,13 +270,20 @@ class TorchTransport(Transport):
         self._leave(_BYE, timeout)
 
     def _end(self) -> None:
-        self._leave(_ENDING, _LAST_WORDS)
+        """Let no thread be left in gloo: Python unwinds those that come back to it while it ends, and C++ then aborts.
 
-    def _leave(self, kind: int, timeout: float) -> None:
-        """Deliver what was sent, and let the threads end: one that gloo comes back to while Python ends crashes it."""
-        if self._engine is None:
-            return
-        atexit.unregister(self._end)
+        So where a rank does not say goodbye in time, the waits for it are broken off.
+        """
+        ended = self._join(time.monotonic() + _LAST_WORDS) if self._closed else self._leave(_ENDING, _LAST_WORDS)
+        if not ended:
+            self._break()
+            self._join(time.monotonic() + _LAST_WORDS)
+
+    def _leave(self, kind: int, timeout: float) -> bool:
+        """Deliver what was sent, and let the threads end; return whether they have."""
+        if self._closed:
+            return True
+        self._closed = True
         deadline = time.monotonic() + timeout
         for peer, unwaited in self._unwaited.items():
             if unwaited:
@@ -283,13 +293,34 @@ class TorchTransport(Transport):
         for peer in range(self.size):
             if peer != self.rank and peer not in self._gone:
                 self._say_bye(peer, kind)
+        return self._join(deadline)
+
+    def _join(self, deadline: float) -> bool:
+        """Wait for the threads to end, and return whether they have; if not, it is done again when the process ends."""
         for thread in self._hearing:  # each ends when its rank has said goodbye too, for which that need do nothing
             thread.join(max(0.0, deadline - time.monotonic()))
         with self._lock:
             lanes = [*self._sending.values(), *self._taking.values()]
-        for lane in lanes:
-            lane.close(deadline - time.monotonic())
+        ended = [lane.close(deadline - time.monotonic()) for lane in lanes]
+        if not all(ended) or any(thread.is_alive() for thread in self._hearing):
+            return False
+        atexit.unregister(self._end)
         self._engine = None
+        return True
+
+    def _break(self) -> None:
+        """End all waits in gloo: one that times out closes the connections to all ranks, and the others' waits fail."""
+        for peer in range(self.size):
+            if peer == self.rank:
+                continue
+            try:
+                work = self._engine.recv([torch.empty(1, dtype=torch.uint8)], peer, _UNUSED_TAG)
+            except RuntimeError:  # this connection is closed already, and that alone
+                continue
+            try:
+                work.wait(_NO_TIME)
+            except RuntimeError:
+                pass
 
 
 class _Slot:

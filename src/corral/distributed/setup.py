@@ -166,10 +166,11 @@ def destroy_process_group(group: Group = None) -> None:
     else:
         raise ValueError(f"Invalid process group specified: {group}")
     error: BaseException | None = None
+    last_ones = _last_of_jobs(ending)  # each waits for what was sent in all groups of its job
     for process_group in ending:
         process_group.closed = True
-        try:  # the last one waits for what was sent in all of them
-            process_group.backend.close(None if process_group is ending[-1] else 0.0)
+        try:
+            process_group.backend.close(None if process_group in last_ones else 0.0)
         except BaseException as failure:  # the others must be closed all the same
             error = error or failure
     if error is not None:
@@ -345,6 +346,14 @@ def open_groups() -> list[ProcessGroup]:
     return [] if groups.world is None else [groups.world, *_subgroups]
 
 
+def _last_of_jobs(some: Sequence[ProcessGroup]) -> list[ProcessGroup]:
+    """Return those groups after which no other of the same job comes: of a job of its own is who has connected by
+    itself, such as a group on another engine than the default group's.
+    """
+    last = {id(getattr(each.backend, "job", each.backend)): each for each in some}
+    return list(last.values())
+
+
 def _pickle_allowed(allow_pickle: bool | None) -> bool:
     return permitted(True) and allow_pickle is not False
 
@@ -354,10 +363,11 @@ def _at_exit() -> None:
     if groups.world is None:
         return
     by_an_error = hasattr(sys, "last_value") and sys.last_value is not None and not hasattr(sys, "ps1")
-    try:
-        groups.world.backend.abandon(deliver=not by_an_error)
-    except Exception as error:  # the process is ending: there is nobody to raise to
-        print(f"corral: while ending the process group at exit: {error}", file=sys.stderr)
+    for process_group in _last_of_jobs(list(reversed(open_groups()))):
+        try:
+            process_group.backend.abandon(deliver=not by_an_error)
+        except Exception as error:  # the process is ending: there is nobody to raise to
+            print(f"corral: while ending the process group at exit: {error}", file=sys.stderr)
 
 
 atexit.register(_at_exit)

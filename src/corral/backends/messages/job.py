@@ -6,6 +6,7 @@ the lowest claim to the turn and sleeps when there is nothing of that kind.
 
 from __future__ import annotations
 
+import atexit
 import os
 import time
 import weakref
@@ -57,6 +58,7 @@ class Job:
         self.global_ranks = {rank: rank for rank in range(self.size)}
         self.closed = False
         self.forked = False
+        self.ending = False
         self.heard = [time.monotonic()] * self.size
         self.peers = Peers(self)
         self.lost = self.peers.lost
@@ -75,6 +77,7 @@ class Job:
         self._carrier = Carrier(self)
         self._waste = memoryview(b"")
         _jobs.add(self)
+        atexit.register(self._end)  # after the transport has: so that it comes before what that does at exit
 
     def global_rank(self, rank: int) -> int:
         """Return the rank that a user knows the job's `rank` by, once the job has shrunk."""
@@ -124,7 +127,7 @@ class Job:
 
     def progress(self) -> None:
         """Do all that can be done now."""
-        if self.closed:
+        if self.closed or self.ending:
             return
         for arrival in self.transport.arrivals():
             self._dispatch(arrival)
@@ -175,6 +178,8 @@ class Job:
             )
         if self.closed:
             raise DistBackendError("the job is over: its last group was destroyed")
+        if self.ending:
+            raise DistBackendError("the job is over: this process is ending")
 
     def start(self, operations: Sequence[Operation]) -> None:
         """Start operations that nobody waits for yet."""
@@ -294,7 +299,7 @@ class Job:
 
     def busy(self) -> bool:
         """Whether something is under way that nobody waits for."""
-        return not self.closed and bool(self.pending or self._moving)
+        return not self.closed and not self.ending and bool(self.pending or self._moving)
 
     def rest(self) -> None:
         """With the turn, wait until there may be something to do."""
@@ -317,9 +322,12 @@ class Job:
             nonlocal delivered
             delivered = self.drive_until(self._delivered, timeout)
 
-        if not self.closed and not self.forked:
+        if not self._over():
             self.call(deliver)
         return delivered
+
+    def _over(self) -> bool:
+        return self.closed or self.forked or self.ending
 
     def _delivered(self) -> bool:
         return not self.post.offered and not self.rounds.giving() and not self._moving
@@ -336,13 +344,14 @@ class Job:
             self.rounds.close(context)
             self.post.close(context)
 
-        if not self.closed and not self.forked:
+        if not self._over():
             self.call(end)
 
     def leave(self, timeout: float) -> None:
         """Tell the others that this rank leaves, and release everything."""
-        if self.closed or self.forked:
+        if self._over():
             return
+        atexit.unregister(self._end)
 
         def say() -> None:
             for context in list(self.rounds.ledgers):
@@ -357,6 +366,15 @@ class Job:
 
         self.call(say)
         self._carrier.end()
+
+    def _end(self) -> None:
+        """Let no thread use the transport any more: its engine's native code does not stand that while Python ends."""
+
+        def end() -> None:
+            self.ending = True
+
+        if not self._over():
+            self.call(end)
 
 
 def _in_child() -> None:
