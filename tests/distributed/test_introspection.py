@@ -102,8 +102,9 @@ def _config(rank, size):
     return dist.get_backend_config(), rank == 0 or dist.get_backend_config(group), dist.get_pg_count()
 
 
-def test_a_groups_backends():
-    assert run(_config, 2) == [("cpu:shm,cuda:shm", True, 2), ("cpu:shm,cuda:shm", "cpu:shm,cuda:shm", 2)]
+def test_a_groups_backends(backend):
+    both = f"cpu:{backend},cuda:{backend}"
+    assert run(_config, 2) == [(both, True, 2), (both, both, 2)]
     with pytest.raises(ValueError, match="has not been initialized"):
         dist.get_backend_config()
 

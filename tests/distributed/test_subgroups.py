@@ -111,7 +111,7 @@ def _splits(rank, size):
     half = dist.split_group(split_ranks=[[0, 2], [3, 1]])
     _members_gather(half, [0, 2] if rank % 2 == 0 else [1, 3])
     assert half.group_desc == "default_pg:split:0"
-    some = dist.split_group(split_ranks=[[2, 3]], group_desc="some", timeout=7, backend="cpu:shm")
+    some = dist.split_group(split_ranks=[[2, 3]], group_desc="some", timeout=7, backend=f"cpu:{dist.get_backend()}")
     assert (some is None) == (rank < 2)
     if some is not None:
         assert (some.group_desc, some.backend.timeout) == ("some", 7)
@@ -149,7 +149,7 @@ def _inside(rank, size):
             assert [g if g == NOWHERE else "mine" for g in made] == (
                 ["mine", NOWHERE] if rank == 3 else [NOWHERE, "mine"]
             )
-        with pytest.raises(ValueError, match="backend of its parent group, 'shm', got 'gloo'"):
+        with pytest.raises(ValueError, match=f"backend of its parent group, '{dist.get_backend()}', got 'gloo'"):
             dist.new_subgroups(1, group, backend="gloo")
     dist.barrier()
 
@@ -172,7 +172,7 @@ def _wrong_splits(rank, size):
             dist.split_group(split_ranks=splits)
     with pytest.raises(TypeError, match="split_ranks must be an integer"):
         dist.split_group(split_ranks=[["0"]])
-    with pytest.raises(ValueError, match="backend of its parent group, 'shm', got 'cpu:gloo'"):
+    with pytest.raises(ValueError, match=f"backend of its parent group, '{dist.get_backend()}', got 'cpu:gloo'"):
         dist.split_group(split_ranks=[[0]], backend="cpu:gloo")
     group = dist.new_group([2, 0])
     with pytest.raises(dist.MismatchError, match=r"rank 0: .*ranks \[0\|1,2\].*rank 2: .*ranks \[0,1\|2\]"):
