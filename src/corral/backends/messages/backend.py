@@ -11,7 +11,7 @@ from corral.backends.base import Backend, Buffer, Operation, Received, Reduction
 from corral.backends.messages import operations
 from corral.backends.messages.agreement import Refused, Round
 from corral.backends.messages.errors import error_of
-from corral.backends.messages.exchanges import Exchange, Pattern
+from corral.backends.messages.exchanges import Exchange, Pattern, copy, made
 from corral.backends.messages.frames import ABORT, encode
 from corral.backends.messages.job import Job
 from corral.backends.messages.making import READ, WRITE, Maker
@@ -288,7 +288,7 @@ class MessageBackend(Backend):
         if self.rank == root:
             parts = self._make.payloads(operation, payloads)
             self._run(self._make.of_bytes(Pattern.SCATTER, operation, parts, [], root), timeout)
-            return parts[root].read()
+            return _copy_of(parts[root])
         round_ = self._make.of_bytes(Pattern.SCATTER, operation, [], [None], root)
         self._run(round_, timeout)
         return _bytes_of(round_.takes[0])
@@ -359,7 +359,7 @@ class MessageBackend(Backend):
 
     def _received(self, round_: Exchange, own: _core.Memory) -> list[Received]:
         received: list[Received] = [_bytes_of(memory) for memory in round_.takes if memory is not None]
-        received.insert(self.rank, own.read())
+        received.insert(self.rank, _copy_of(own))
         return received
 
     def _started(self, round_: Round) -> Request:
@@ -371,3 +371,12 @@ def _bytes_of(memory: _core.Memory | None) -> Received:
     """Return what came into memory that was made for it."""
     assert memory is not None
     return memory.pieces()[0] if memory.nbytes >= _VIEWED_FROM else memory.read()
+
+
+def _copy_of(memory: _core.Memory) -> Received:
+    """Return what this rank gives itself."""
+    if memory.nbytes < _VIEWED_FROM:
+        return memory.read()
+    target = made(memory.nbytes)
+    copy(memory, target)
+    return target.pieces()[0]

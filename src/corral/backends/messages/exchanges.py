@@ -233,8 +233,10 @@ def made(nbytes: int) -> _core.Memory:
 
 def copy(source: _core.Memory, target: _core.Memory) -> None:
     """Copy from memory to memory of the same size, which may be the same."""
-    given, taken = source.pieces(), target.pieces()
-    if len(given) == len(taken) == 1:
-        taken[0][:] = given[0]
-    elif given:
-        target.write(source.read())
+    given = source.pieces()
+    for place in target.pieces():
+        while place:
+            count = min(len(place), len(given[0]))
+            place[:count] = given[0][:count]
+            place, rest = place[count:], given[0][count:]
+            given[:1] = [rest] if rest else []

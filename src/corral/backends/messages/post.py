@@ -239,8 +239,9 @@ class Post:
         if arrival.body_size != arrived.size:
             raise BadFrameError(f"a body of {arrival.body_size} bytes where {arrived.size} were taken")
         taken.started = True
-        pieces = [memoryview(np.empty(arrived.size, np.uint8))]
-        if receive is not None:
+        if receive is None:
+            pieces = [memoryview(np.empty(arrived.size, np.uint8))]
+        else:
             receive.transfers = 1
             pieces = [receive.made] if receive.memory is None else receive.memory.pieces()
 
