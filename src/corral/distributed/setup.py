@@ -120,8 +120,7 @@ def init_process_group(
 def make_world(instance: Backend, written: str = "", allow_pickle: bool | None = None) -> ProcessGroup:
     """Make the default group of all ranks of an engine, whose name as the user wrote it is `written`."""
     global _shared_count
-    atexit.unregister(_at_exit)
-    atexit.register(_at_exit)  # so that it comes before what the engine does at exit
+    _come_first_at_exit()
     _shared_count = 1  # the default group is number 0
     pickle = _pickle_allowed(allow_pickle)
     world = ProcessGroup(instance, range(instance.size), "0", "default_pg", pickle, written)
@@ -302,6 +301,7 @@ def make_subgroup(
         place = list(positions).index(parent._rank)
         instance = engines.join(plan.engine, place, len(ranks), meet, limit or parent.backend.timeout)
         instance.renumber(ranks)
+        _come_first_at_exit()
     written = parent.backend_name if plan is None else plan.written
     made = ProcessGroup(instance, ranks, name, group_desc, allow_pickle, written)
     _subgroups.append(made)
@@ -312,6 +312,7 @@ def add_group(instance: Backend, ranks: Sequence[int], name: str, allow_pickle: 
     """Make a group of an engine that has connected some ranks of the default group by itself."""
     parent = groups.default_group()
     instance.renumber(ranks)
+    _come_first_at_exit()
     pickle = parent.allow_pickle if allow_pickle is None else _pickle_allowed(allow_pickle)
     made = ProcessGroup(instance, ranks, name, None, pickle)
     _subgroups.append(made)
@@ -356,6 +357,12 @@ def _last_of_jobs(some: Sequence[ProcessGroup]) -> list[ProcessGroup]:
 
 def _pickle_allowed(allow_pickle: bool | None) -> bool:
     return permitted(True) and allow_pickle is not False
+
+
+def _come_first_at_exit() -> None:
+    """Have what is sent delivered before an engine that has just connected does what it does at exit."""
+    atexit.unregister(_at_exit)
+    atexit.register(_at_exit)
 
 
 def _at_exit() -> None:
