@@ -64,6 +64,7 @@ class Round(Operation):
         self._entries: dict[int, memoryview] = {}
         self._expected: dict[tuple[int, int], tuple[Sequence[memoryview], int, Callable[[], None] | None]] = {}
         self._held: dict[tuple[int, int], Arrival] = {}
+        self._coming: set[tuple[int, int]] = set()  # parts whose bytes are on their way
         self._transfers = 0
         self._busy = 0  # inside a call that may start more
 
@@ -260,9 +261,11 @@ class Round(Operation):
         if arrival.body_size != size:
             raise BadFrameError(f"a part of {arrival.body_size} bytes where {size} are expected")
         self._transfers += 1
+        self._coming.add(key)
 
         def received(error: BaseException | None) -> None:
             self._transfers -= 1
+            self._coming.discard(key)
             if self.done:
                 return
             if error is not None:
@@ -292,7 +295,8 @@ class Round(Operation):
             return
         failure = Failure(Reason.LOST, self.ledger.members[place])
         if self.told:
-            if any(src == place for src, _ in self._expected):
+            # One that leaves has sent all that it had to: what has begun to come from it will be here in a moment.
+            if any(key[0] == place and key not in self._coming for key in self._expected):
                 self.fail(failure)
         elif place in self._entries:
             return
