@@ -135,7 +135,8 @@ nb::object flatten_tree_rows(nb::handle tree, int64_t count) {
 // Combined at a time: the accumulator and a rank's part of it stay in a core's cache.
 constexpr uint64_t block_bytes = 128 * 1024;
 
-void combine(uint64_t type, uint32_t op, const std::vector<double>& factors, nb::sequence contributions, nb::handle into) {
+void combine(uint64_t type, uint32_t op, const std::vector<double>& factors, nb::sequence contributions,
+             nb::handle into) {
     Reduction reduction{type, static_cast<ReduceOp>(op), static_cast<uint32_t>(factors.size()), 1.0};
     if (op > static_cast<uint32_t>(ReduceOp::premul_sum) || factors.empty() || !reducible(reduction))
         throw nb::type_error("the reduction has no meaning for this dtype");
@@ -204,8 +205,9 @@ void register_memory(nb::module_& m) {
     m.def("element_bytes", &element_bytes, "type"_a);
     m.def(
         "combine", &combine,
-        nb::sig("def combine(type: int, op: int, factors: Sequence[float], contributions: Sequence[object], into: object) "
-                "-> None"),
+        nb::sig(
+            "def combine(type: int, op: int, factors: Sequence[float], contributions: Sequence[object], into: object) "
+            "-> None"),
         "type"_a, "op"_a, "factors"_a, "contributions"_a, "into"_a,
         "Combine contributions in their order; each has its factor, which matters to a sum of products alone.");
     nb::class_<Process>(m, "Process", "Another process of this host.")
