@@ -87,6 +87,7 @@ class HybridTransport(Transport):
         self._moving: list[_Local] = []
         self._pause = _FIRST_PAUSE
         self._gone: dict[int, str] = {}
+        self._going: set[int] = set()
         self._looked = 0.0
         self._closing = False
         self._taking = threading.Thread(target=self._take, name="corral-hybrid", daemon=True)
@@ -205,9 +206,15 @@ class HybridTransport(Transport):
             for place, rank in enumerate(self._mates):
                 if rank != self.rank and rank not in self._gone:
                     gone, left, _ = self._local.job.engine.gone(place)
-                    if gone:
+                    if (
+                        gone and rank in self._going
+                    ):  # seen at the last look, too: what it had sent has been taken since
                         self._gone[rank] = "left the job (destroy_process_group)" if left else "is gone"
-        return {**self._remote.lost(), **self._gone}
+                    elif gone:
+                        self._going.add(rank)
+        # Of those on this host, the other transport may hear sooner than what they have sent through shared memory comes.
+        away = {rank: how for rank, how in self._remote.lost().items() if rank not in self._mates}
+        return {**away, **self._gone}
 
     def close(self, timeout: float) -> None:
         deadline = time.monotonic() + timeout

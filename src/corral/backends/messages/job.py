@@ -129,6 +129,7 @@ class Job:
         """Do all that can be done now."""
         if self.closed or self.ending:
             return
+        lost = dict(self.transport.lost())  # before what came is looked at: a rank's last words come before its end
         for arrival in self.transport.arrivals():
             self._dispatch(arrival)
         if self._moving:
@@ -138,7 +139,7 @@ class Job:
                 for transfer, then, _ in ended:
                     if then is not None:
                         then(transfer.error())
-        self.peers.look()
+        self.peers.look(lost)
         if self.rounds.doubtful:
             self.rounds.look()
 

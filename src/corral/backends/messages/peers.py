@@ -6,7 +6,7 @@ import os
 import signal
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,9 +68,8 @@ class Peers:
                 except OSError:  # a kernel without pidfd_open, or no descriptor left
                     continue
 
-    def look(self) -> None:
-        """Find out who is gone since the last look."""
-        lost = self.job.transport.lost()
+    def look(self, lost: Mapping[int, str]) -> None:
+        """Find out who is gone since the last look, besides those whom the transport has told of."""
         if len(lost) != self._known:
             self._known = len(lost)
             for rank, how in list(lost.items()):
