@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -9,6 +10,10 @@ import pytest
 
 from corral import backends
 from tests.hosts.jobs import Job, mpirun
+
+pytestmark = pytest.mark.skipif(
+    not os.environ.get("CORRAL_TEST_HOSTS"), reason="these take minutes: set CORRAL_TEST_HOSTS=1 to run them"
+)
 
 BETWEEN = Path(__file__).with_name("between.py")
 ENGINES = ["gloo", "hybrid"]

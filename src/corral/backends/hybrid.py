@@ -206,13 +206,11 @@ class HybridTransport(Transport):
             for place, rank in enumerate(self._mates):
                 if rank != self.rank and rank not in self._gone:
                     gone, left, _ = self._local.job.engine.gone(place)
-                    if (
-                        gone and rank in self._going
-                    ):  # seen at the last look, too: what it had sent has been taken since
+                    if gone and rank in self._going:  # at the last look, too: what it sent is taken
                         self._gone[rank] = "left the job (destroy_process_group)" if left else "is gone"
                     elif gone:
                         self._going.add(rank)
-        # Of those on this host, the other transport may hear sooner than what they have sent through shared memory comes.
+        # Of those on this host, the other transport may hear before what they have sent in shared memory comes.
         away = {rank: how for rank, how in self._remote.lost().items() if rank not in self._mates}
         return {**away, **self._gone}
 
