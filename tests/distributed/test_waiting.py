@@ -109,7 +109,6 @@ def _stopped(rank, size):
     return None
 
 
-@pytest.mark.also("sockets")
 def test_a_stopped_peer_costs_nothing_and_all_goes_on_when_it_resumes():
     cpu, wall, values = run(_stopped, 3)[0]
     assert values == [0.0, 1.0, 2.0, 3.0]
