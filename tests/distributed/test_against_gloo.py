@@ -163,6 +163,27 @@ def in_layout(torch, tensor, layout):
     return view.copy_(tensor)
 
 
+def both_arguments(torch, program, me):
+    """Return a program's arguments, and those that it fills: for corral in any layout, and as gloo takes them."""
+    layouts = iter(program.layouts[me])
+    ours, ours_filled = program.arguments(torch, me, lambda t: in_layout(torch, t, LAYOUTS[next(layouts)]))
+    theirs, theirs_filled = program.arguments(torch, me, lambda t: t.clone())
+    if "reduce" not in program.name and (program.dtype != "complex64" or program.name == "gather"):
+        theirs = plain(torch, theirs, program.dtype)
+    if program.name in ("reduce_scatter_single", "all_gather_single") and not program.shape:
+        theirs = [tensor.reshape(-1) for tensor in theirs]  # gloo refuses, or crashes on, those without dimensions
+    return (ours, ours_filled), (theirs, theirs_filled)
+
+
+def check_bits(torch, program, actual, expected):
+    """Compare what both have filled, bit by bit."""
+    assert actual.shape == expected.shape
+    assert actual.dtype == expected.dtype
+    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[actual.itemsize]
+    bits = [tensor.contiguous().view(whole) for tensor in (actual, expected)]
+    assert torch.equal(*bits), f"{program}\n{actual}\n{expected}"
+
+
 def _programs(rank, size, meeting):
     import torch
     import torch.distributed as c10d
@@ -180,13 +201,7 @@ def _programs(rank, size, meeting):
         if rank not in program.ranks:
             continue
         me = program.ranks.index(rank)
-        layouts = iter(program.layouts[me])
-        ours, ours_filled = program.arguments(torch, me, lambda t: in_layout(torch, t, LAYOUTS[next(layouts)]))  # noqa: B023
-        theirs, theirs_filled = program.arguments(torch, me, lambda t: t.clone())
-        if "reduce" not in program.name and (program.dtype != "complex64" or program.name == "gather"):
-            theirs = plain(torch, theirs, program.dtype)
-        if program.name in ("reduce_scatter_single", "all_gather_single") and not program.shape:
-            theirs = [tensor.reshape(-1) for tensor in theirs]  # gloo refuses, or crashes on, those without dimensions
+        (ours, ours_filled), (theirs, theirs_filled) = both_arguments(torch, program, me)
         our_group, their_group = groups[program.group]
         keywords = program.keywords()
         op = {"op": getattr(c10d.ReduceOp, program.op)} if "reduce" in program.name else {}
@@ -200,11 +215,7 @@ def _programs(rank, size, meeting):
             assert work is None
         assert len(ours_filled) == len(theirs_filled)
         for actual, expected in zip(ours_filled, theirs_filled, strict=True):
-            assert actual.shape == expected.shape
-            assert actual.dtype == expected.dtype
-            whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[actual.itemsize]
-            bits = [tensor.contiguous().view(whole) for tensor in (actual, expected)]
-            assert torch.equal(*bits), f"{program}\n{actual}\n{expected}"
+            check_bits(torch, program, actual, expected)
             compared += 1
     c10d.destroy_process_group()
     return compared

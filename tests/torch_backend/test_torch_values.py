@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from test_against_gloo import LAYOUTS, Program, in_layout, plain
+from test_against_gloo import Program, both_arguments, check_bits
 from torch_jobs import run_torch
 
 STEPS = 600
@@ -26,13 +26,7 @@ def _programs(rank, size):
         if rank not in program.ranks:
             continue
         me = program.ranks.index(rank)
-        layouts = iter(program.layouts[me])
-        ours, ours_filled = program.arguments(torch, me, lambda t: in_layout(torch, t, LAYOUTS[next(layouts)]))  # noqa: B023
-        theirs, theirs_filled = program.arguments(torch, me, lambda t: t.clone())
-        if "reduce" not in program.name and (program.dtype != "complex64" or program.name == "gather"):
-            theirs = plain(torch, theirs, program.dtype)
-        if program.name in ("reduce_scatter_single", "all_gather_single") and not program.shape:
-            theirs = [tensor.reshape(-1) for tensor in theirs]  # gloo refuses, or crashes on, those without dimensions
+        (ours, ours_filled), (theirs, theirs_filled) = both_arguments(torch, program, me)
         our_group, their_group = groups[program.group]
         keywords = program.keywords()
         op = {"op": getattr(dist.ReduceOp, program.op)} if "reduce" in program.name else {}
@@ -43,10 +37,7 @@ def _programs(rank, size):
         if work is not None:
             work.wait()
         for actual, expected in zip(ours_filled, theirs_filled, strict=True):
-            assert actual.dtype == expected.dtype
-            whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[actual.itemsize]
-            bits = [tensor.contiguous().view(whole) for tensor in (actual, expected)]
-            assert torch.equal(*bits), f"{program}\n{actual}\n{expected}"
+            check_bits(torch, program, actual, expected)
             compared += 1
     return compared
 

@@ -8,16 +8,28 @@ Each operation takes a list of buffers, so that a container of many leaves is on
 from __future__ import annotations
 
 import abc
+import hashlib
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
-__all__ = ["Backend", "Buffer", "Operation", "Received", "Reduction", "Request"]
+__all__ = ["Backend", "Buffer", "Operation", "Received", "Reduction", "Request", "context_of"]
 
 Buffer: TypeAlias = Any
 """An object whose memory the engine reads or writes: see :mod:`corral.arrays.buffers`."""
 
 Received: TypeAlias = bytes | memoryview
 """What a message of any size brought. A view can be written, and its memory belongs to whoever got it."""
+
+
+def context_of(name: str) -> int:
+    """Return a group's number on the wire, derived from its name: the same on every rank, without talking.
+
+    Examples
+    --------
+    >>> context_of("world") == context_of("world"), context_of("world") == context_of("1")
+    (True, False)
+    """
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
 class Operation(NamedTuple):

@@ -5,13 +5,12 @@ The engine moves bytes and says *that* something failed; this module says it to 
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from corral import _core
-from corral.backends.base import Backend, Buffer, Operation, Received, Reduction, Request
+from corral.backends.base import Backend, Buffer, Operation, Received, Reduction, Request, context_of
 from corral.backends.shm_errors import Job, connect_error, error_of, verdict_error
 from corral.backends.shm_names import LABELS, REDUCTIONS
 from corral.distributed.errors import DistBackendError
@@ -20,11 +19,6 @@ __all__ = ["ShmBackend", "ShmRequest"]
 
 _ANY = -1
 _CLOSE_TIMEOUT = 5.0
-
-
-def _context(name: str) -> int:
-    """Derive a group's number on the wire from its name: the same on every rank, without talking."""
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
 class ShmRequest:
@@ -84,7 +78,7 @@ class ShmBackend(Backend):
         self.rank = self.members.index(job.engine.rank)
         self.size = len(self.members)
         self.timeout = timeout
-        self.context = _context(name)
+        self.context = context_of(name)
         self._group = _core.Group(job.engine, self.context, list(members))
         job.open_groups += 1
         self._closed = False

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 
 from corral import _core
-from corral.backends.base import Backend, Buffer, Operation, Received, Reduction, Request
+from corral.backends.base import Backend, Buffer, Operation, Received, Reduction, Request, context_of
 from corral.backends.messages import operations
 from corral.backends.messages.agreement import Refused, Round
 from corral.backends.messages.errors import error_of
@@ -52,7 +51,7 @@ class MessageBackend(Backend):
         self.rank = self.members.index(job.rank)
         self.size = len(self.members)
         self.timeout = timeout
-        self.context = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+        self.context = context_of(name)
         self._ledger = job.rounds.ledger(self.context)
         self._closed = False
         self._rows = Rows(job, self._ledger)

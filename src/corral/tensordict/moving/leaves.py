@@ -111,13 +111,12 @@ def leaves_of(td: Any, with_objects: bool = True) -> Leaves:
         for slot in slots:  # the error that names the leaf
             readable(slot.leaf, slot.name)
         raise
-    if signature is None:
-        finger = _fingerprint if len(layout) <= _LARGEST_REMEMBERED else _fingerprint.__wrapped__
-        return Leaves(slots, objects, layout, finger(layout))
-    described = layout, _fingerprint.__wrapped__(layout)
-    if len(_layouts) >= _MOST_REMEMBERED:
-        _layouts.pop(next(iter(_layouts)))
-    _layouts[signature] = described
+    fingerprint = _fingerprint if len(layout) <= _LARGEST_REMEMBERED else _fingerprint.__wrapped__
+    described = layout, fingerprint(layout)
+    if signature is not None:
+        if len(_layouts) >= _MOST_REMEMBERED:
+            _layouts.pop(next(iter(_layouts)))
+        _layouts[signature] = described
     return Leaves(slots, objects, *described)
 
 
