@@ -58,7 +58,8 @@ def test_asking_imports_nothing():
 def test_backend_names():
     c10d = pytest.importorskip("torch.distributed")
     for name in c10d.Backend.backend_list:
-        if isinstance(getattr(c10d.Backend, name.upper(), None), str):
+        # corral's own is there once its integration was imported, which another test may have done.
+        if name != "corral" and isinstance(getattr(c10d.Backend, name.upper(), None), str):
             assert getattr(dist.Backend, name.upper()) == getattr(c10d.Backend, name.upper())
     for name in ("GLOO", "Shm", "zork"):
         assert dist.Backend(name) == c10d.Backend(name)

@@ -84,11 +84,12 @@ def _methods(rank: int, size: int) -> None:
         mine.init_remote(1)
         mine.init_remote(1)
     else:
-        target = rows(5)
+        target = rows(5, named=True)
         kept = target.numbers
         target.recv(0)
         assert target.numbers is kept
         assert target.numbers.tolist() == rows(0).numbers.tolist()
+        assert target.name == "rank 0"
         whole = TensorDict.from_remote_init(0)
         assert type(whole) is Numbers
         assert type(whole.nested) is Inner
