@@ -191,10 +191,13 @@ def register_torch(tensor: type, parameter: type, capsule: object, written: obje
     Teach the core to read tensors of exactly these types; `written` is called with those that it wrote.
     """
 
-def register_container(type: type, entries: str, batch_size: str) -> None:
+def register_container(type: type, entries: str, batch_size: str, others: tuple[str, ...] = ()) -> None:
     """
-    Teach the core to walk containers of exactly this type, by the names of two attributes.
+    Teach the core to walk containers of exactly this type, by the names of two attributes; plain trees may have them where `others` are None or strings.
     """
+
+def survey(tree: object, array: type, write: bool) -> tuple[bytes, list[object]] | None:
+    """What a tree looks like, and its leaves, where all are plain arrays."""
 
 class Piece:
     """A contiguous part of memory."""

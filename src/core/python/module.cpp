@@ -331,7 +331,19 @@ NB_MODULE(_core, m) {
         "Where a contiguous array lies in shared memory: (owner, fd, inode, offset), or None.");
     m.def("register_torch", &register_exchange, "tensor"_a, "parameter"_a, "capsule"_a, "written"_a,
           "Teach the core to read tensors of exactly these types; `written` is called with those that it wrote.");
-    m.def("register_container", &register_container, "type"_a, "entries"_a, "batch_size"_a,
-          "Teach the core to walk containers of exactly this type, by the names of two attributes.");
+    m.def(
+        "register_container", &register_container,
+        nb::sig("def register_container(type: type, entries: str, batch_size: str, others: tuple[str, ...] = ()) -> "
+                "None"),
+        "type"_a, "entries"_a, "batch_size"_a, "others"_a = nb::make_tuple(),
+        "Teach the core to walk containers of exactly this type, by the names of two attributes; plain trees may have "
+        "them where `others` are None or strings.");
+    m.def(
+        "survey",
+        [](nb::handle tree, nb::type_object array, bool write) {
+            return survey(tree.ptr(), reinterpret_cast<PyTypeObject*>(array.ptr()), write);
+        },
+        nb::sig("def survey(tree: object, array: type, write: bool) -> tuple[bytes, list[object]] | None"),
+        "tree"_a.none(), "array"_a, "write"_a, "What a tree looks like, and its leaves, where all are plain arrays.");
     register_memory(m);
 }

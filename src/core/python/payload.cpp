@@ -173,6 +173,11 @@ void release_exchange() {
     exchange.describe = nullptr;
 }
 
+bool is_tensor(PyObject* object) {
+    PyTypeObject* type = Py_TYPE(object);
+    return exchange.describe && (type == exchange.types[0] || type == exchange.types[1]);
+}
+
 Payload::~Payload() {
     while (held_) {
         for (int i = 0; i < held_->count; ++i) PyBuffer_Release(&held_->buffers[i]);
@@ -188,8 +193,7 @@ void Payload::count_type(uint64_t type) {
 }
 
 bool Payload::view(PyObject* object, Access access, View& v) {
-    PyTypeObject* type = Py_TYPE(object);
-    if (exchange.describe && (type == exchange.types[0] || type == exchange.types[1])) {
+    if (is_tensor(object)) {
         DLTensor t;
         if (exchange.describe(object, &t) != 0) return false;
         if (t.device.device_type != kDLCPU) {

@@ -43,6 +43,8 @@ struct NamedBuffer {
 void register_exchange(nanobind::type_object type, nanobind::type_object other, nanobind::object capsule,
                        nanobind::object written);
 void release_exchange();
+// Whether an object is a tensor of one of these types.
+bool is_tensor(PyObject* object);
 
 class Payload {
   public:
@@ -64,6 +66,8 @@ class Payload {
     // Copy what was received through scratch memory to where it belongs, and tell the library of tensors that were
     // written. After the operation; idempotent.
     void settle();
+    // Nothing was written.
+    void forget_written() { written_.clear(); }
 
     Spans spans;
     // What `add` has appended: how many bytes of which element type.

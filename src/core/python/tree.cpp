@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "dlpack.h"
+
 namespace nb = nanobind;
 
 namespace corral {
@@ -13,6 +15,7 @@ struct Container {
     PyTypeObject* type;
     PyObject* entries;
     PyObject* batch_size;
+    std::vector<PyObject*> others;
 };
 std::vector<Container> containers;  // added to under the GIL, once for each library
 
@@ -113,9 +116,10 @@ bool surely_apart(std::vector<Written>& leaves, int64_t count) {
     return apart(rows);
 }
 
-// `count` is what batch sizes start with where the leaves hold rows; -1 where the tree itself is a row.
-template <typename Visit>
-bool walk(PyObject* tree, Printer& print, const Visit& leaf, int64_t count, int depth) {
+// `count` is what batch sizes start with where the leaves hold rows; -1 where the tree itself is a row. `enter` may
+// refuse a container, or, with none, a key whose type is derived from that of strings.
+template <typename Visit, typename Enter>
+bool walk(PyObject* tree, Printer& print, const Visit& leaf, const Enter& enter, int64_t count, int depth) {
     if (depth > deepest) {
         PyErr_SetString(PyExc_RecursionError, "the structure is nested too deeply");
         return false;
@@ -128,6 +132,7 @@ bool walk(PyObject* tree, Printer& print, const Visit& leaf, int64_t count, int 
     } else {
         for (auto& c : containers)
             if (Py_TYPE(tree) == c.type) {
+                if (!enter(tree, &c)) return false;
                 int64_t sizes[64];
                 int length = read_batch(tree, c.batch_size, sizes, 64);
                 if (length < 0 || (count >= 0 && length > 0 && sizes[0] != count)) return false;
@@ -154,19 +159,54 @@ bool walk(PyObject* tree, Printer& print, const Visit& leaf, int64_t count, int 
             if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "keys must be strings");
             return false;
         }
+        if (!PyUnicode_CheckExact(key) && !enter(key, nullptr)) return false;
         print.add(text, n);
-        if (!walk(value, print, leaf, count, depth + 1)) return false;
+        if (!walk(value, print, leaf, enter, count, depth + 1)) return false;
     }
     return true;
 }
 
+bool enter_all(PyObject*, const Container*) { return true; }
+
+// Add the attributes that a container has besides its entries. Returns false if it is not plain, or with a Python
+// exception set.
+bool add_others(PyObject* container, const Container& c, Printer& print) {
+    if (c.others.empty()) return false;
+    print.add(reinterpret_cast<uintptr_t>(c.type));
+    for (PyObject* name : c.others) {
+        nb::object held = nb::steal(PyObject_GetAttr(container, name));
+        if (!held.is_valid()) {
+            if (!PyErr_ExceptionMatches(PyExc_AttributeError)) return false;
+            PyErr_Clear();
+        }
+        if (!held.is_valid() || held.is_none()) {
+            print.add(0);
+            continue;
+        }
+        Py_ssize_t n;
+        const char* text = PyUnicode_Check(held.ptr()) ? PyUnicode_AsUTF8AndSize(held.ptr(), &n) : nullptr;
+        if (!text) return false;
+        print.add(1);
+        print.add(text, n);
+    }
+    return true;
+}
+
+// Whether these are numbers that arrays.buffers, too, would move as they are: not those of the x87.
+bool is_plain(const View& v) {
+    auto code = static_cast<uint32_t>(v.type >> 16), bits = static_cast<uint32_t>(v.type & 0xffff);
+    return !(code == kDLFloat && bits > 64) && !(code == kDLComplex && bits > 128);
+}
+
 }  // namespace
 
-void register_container(nb::type_object type, nb::str entries, nb::str batch_size) {
+void register_container(nb::type_object type, nb::str entries, nb::str batch_size, nb::tuple others) {
     for (auto& c : containers)
         if (reinterpret_cast<PyObject*>(c.type) == type.ptr()) return;
-    containers.push_back(
-        {reinterpret_cast<PyTypeObject*>(type.release().ptr()), entries.release().ptr(), batch_size.release().ptr()});
+    Container c{
+        reinterpret_cast<PyTypeObject*>(type.release().ptr()), entries.release().ptr(), batch_size.release().ptr(), {}};
+    for (nb::handle name : others) c.others.push_back(nb::str(name).release().ptr());
+    containers.push_back(std::move(c));
 }
 
 bool flatten(PyObject* tree, Payload& payload, Fingerprint& fingerprint) {
@@ -178,7 +218,7 @@ bool flatten(PyObject* tree, Payload& payload, Fingerprint& fingerprint) {
         payload.count_type(v.type);
         return payload.append(v, Payload::Access::read, payload.spans);
     };
-    if (!walk(tree, print, leaf, -1, 0)) return false;
+    if (!walk(tree, print, leaf, enter_all, -1, 0)) return false;
     fingerprint = print.result().whole();
     return true;
 }
@@ -209,9 +249,47 @@ bool flatten_rows(PyObject* tree, int64_t count, Payload& payload, Rows& rows) {
             if (!payload.append(row, Payload::Access::write, rows.rows[static_cast<size_t>(r)])) return false;
         return true;
     };
-    if (!walk(tree, print, leaf, count, 0) || !surely_apart(written, count)) return false;
+    if (!walk(tree, print, leaf, enter_all, count, 0) || !surely_apart(written, count)) return false;
     rows.print = print.result();
     return true;
+}
+
+nb::object survey(PyObject* tree, PyTypeObject* array, bool write) {
+    struct Extent {
+        std::byte *low, *high;
+        bool operator<(const Extent& other) const { return low < other.low; }
+    };
+    Printer print;
+    Payload payload;  // keeps what it has looked at until the end
+    std::vector<PyObject*> leaves;
+    std::vector<Extent> extents;
+    auto access = write ? Payload::Access::write : Payload::Access::read;
+    auto leaf = [&](PyObject* object) {
+        View v;
+        bool plain = Py_TYPE(object) == array;
+        if (!(plain || is_tensor(object)) || !payload.view(object, access, v) || !is_plain(v)) return false;
+        print.add(plain ? 1 : 2);
+        print.add(v, 0);
+        leaves.push_back(object);
+        if (!write || v.bytes() == 0) return true;
+        auto [low, high] = bounds(v);
+        extents.push_back({low, high});
+        return !v.may_overlap();
+    };
+    auto enter = [&](PyObject* object, const Container* c) { return c && add_others(object, *c, print); };
+    bool plain = walk(tree, print, leaf, enter, -1, 0) && (!write || apart(extents));
+    payload.forget_written();
+    if (!plain) {
+        PyErr_Clear();  // whoever takes the closer look meets it again, and says it better
+        return nb::none();
+    }
+    nb::object found = nb::steal(PyList_New(static_cast<Py_ssize_t>(leaves.size())));
+    if (!found.is_valid()) throw nb::python_error();
+    for (size_t i = 0; i < leaves.size(); ++i)
+        PyList_SetItem(found.ptr(), static_cast<Py_ssize_t>(i), nb::borrow(leaves[i]).release().ptr());
+    Print result = print.result();
+    uint64_t words[] = {result.structure.low, result.structure.high, result.batches};
+    return nb::make_tuple(nb::bytes(words, sizeof words), found);
 }
 
 }  // namespace corral

@@ -83,7 +83,7 @@ def broadcast(
 
 def _as_like(tree: Any, parcel: Outgoing, like: str | None, allow_pickle: bool) -> Any:
     """Return the source's own tree, with its arrays in the library that was asked for."""
-    layout, arrays, _ = parcel.known
+    layout, arrays = parcel.known.layout, parcel.known.arrays
     if like is None or all(node.library == like for _, node in arrays):
         return tree
     check_that_holds(arrays, like)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -13,6 +14,11 @@ from corral.arrays.buffers import NATIVE, readable, writable
 from corral.arrays.libraries import convert
 from corral.wire import array_values
 from corral.wire.layout import Array, Layout, Value, key_text
+
+try:
+    from corral._core import survey
+except ImportError:  # other engines do without; every array is looked at, then
+    survey = None  # type: ignore[assignment]
 
 __all__ = [
     "Incoming",
@@ -28,7 +34,7 @@ __all__ = [
 
 _LIBRARIES = ("numpy", "torch", "jax", "cupy")
 _TAGGED = 0xC1  # first byte of encoded objects that are not plain data
-_LARGEST_REMEMBERED = 8192  # bytes of a layout
+_LARGEST_REMEMBERED, _MOST_REMEMBERED = 8192, 64  # bytes of a layout, layouts
 
 
 class Known(NamedTuple):
@@ -42,6 +48,10 @@ class Known(NamedTuple):
 
     All ranks that see the layout find the same, so that they need not tell each other.
     """
+    forms: list[tuple[tuple[int, ...], np.dtype[Any], str]]
+    """Shape, dtype in NumPy's terms and library of each array; empty unless all arrays have dtypes of NumPy's."""
+    values: list[Value]
+    """What is not an array."""
 
 
 class Outgoing(NamedTuple):
@@ -52,6 +62,10 @@ class Outgoing(NamedTuple):
     """Its layout."""
     leaves: list[Any]
     buffers: list[Any]
+
+
+# How trees of plain arrays looked, and what was found about them.
+_looks: dict[bytes, tuple[Known, bytes]] = {}
 
 
 class Incoming(NamedTuple):
@@ -82,21 +96,49 @@ def check_like(like: Any, load: bool = True) -> None:
 
 def pack(tree: Any, allow_pickle: bool) -> Outgoing:
     """Describe a tree, and find its arrays' memory."""
+    seen = None if survey is None else survey(tree, np.ndarray, False)
+    if seen is not None:  # all of it are plain arrays, which are buffers as they are
+        look, plain = seen
+        described = _looks.get(look)
+        if described is not None:
+            return Outgoing(*described, plain, plain)
     layout, leaves = Layout.of(tree, allow_pickle)
     data = layout.to_bytes()
     found = known(data)
     buffers = [readable(leaf, name) for leaf, (name, _) in zip(leaves, found.arrays, strict=True)]
+    if seen is not None and len(data) <= _LARGEST_REMEMBERED:
+        if len(_looks) >= _MOST_REMEMBERED:
+            _looks.pop(next(iter(_looks)))
+        _looks[seen[0]] = found, data
     return Outgoing(found, data, leaves, buffers)
 
 
 def prepare(tree: Known, like: str | None, allow_pickle: bool) -> Incoming:
     """Allocate a tree's arrays, and find out now whether it can be made of them: later is too late to say no."""
+    if tree.forms:  # new arrays of common dtypes are buffers as they are, and become those of any library
+        arrays = _new(tree.forms, like)
+        return Incoming(tree.layout, arrays, _objects(tree, allow_pickle), arrays, [])
     check_that_holds(tree.arrays, like)
     arrays = [node.empty() for _, node in tree.arrays]
     pairs = [writable(array, name) for array, (name, _) in zip(arrays, tree.arrays, strict=True)]
     finishes = [finish for _, finish in pairs if finish is not None]
-    objects = tree.layout.objects(allow_pickle)
-    return Incoming(tree.layout, arrays, objects, [buffer for buffer, _ in pairs], finishes)
+    return Incoming(tree.layout, arrays, _objects(tree, allow_pickle), [buffer for buffer, _ in pairs], finishes)
+
+
+def _new(forms: list[tuple[tuple[int, ...], np.dtype[Any], str]], like: str | None) -> list[Any]:
+    """Allocate arrays: torch's where that is loaded and they are to be of it, others once they are filled."""
+    torch = sys.modules.get("torch") if like in (None, "torch") else None
+    if torch is None:
+        return [np.empty(shape, dtype) for shape, dtype, _ in forms]
+    new = torch.empty
+    return [
+        new(shape, dtype=getattr(torch, dtype.name)) if library == "torch" else np.empty(shape, dtype)
+        for shape, dtype, library in forms
+    ]
+
+
+def _objects(tree: Known, allow_pickle: bool) -> list[Any]:
+    return tree.layout.objects(allow_pickle) if tree.values else []
 
 
 def check_that_holds(arrays: list[tuple[str, Array]], like: str | None) -> None:
@@ -127,7 +169,9 @@ def _find(data: bytes) -> Known:
     entries = layout.entries()
     arrays = [(key_text(path), node) for path, node in entries if isinstance(node, Array)]
     certain = all(node.data[0] != _TAGGED if isinstance(node, Value) else _is_common(node) for _, node in entries)
-    return Known(layout, arrays, certain)
+    common = all(_is_common(node) for _, node in arrays)
+    forms = [(tuple(node.shape), np.dtype(node.dtype), node.library) for _, node in arrays] if common else []
+    return Known(layout, arrays, certain, forms, [node for _, node in entries if isinstance(node, Value)])
 
 
 def _is_common(node: Array) -> bool:

@@ -40,4 +40,4 @@ try:
 except ImportError:  # the containers are of use without processes, too
     pass
 else:
-    _core.register_container(TensorDict, "_source", "_batch_size")
+    _core.register_container(TensorDict, "_source", "_batch_size", ("_names", "_device", "_saved"))

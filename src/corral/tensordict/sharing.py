@@ -54,14 +54,19 @@ class Sharing(Choosing):
         With `grad`, copies require it where the leaves do, and those of torch's parameters are parameters.
         """
         self._refuse_nested()
-        moving = [leaf for leaf in self._leaves() if _on_host(leaf)]
+        moving = [leaf for leaf in self._leaves() if type(leaf) is np.ndarray or _on_host(leaf)]
         ends = [0]
         for leaf in moving:
-            ends.append(ends[-1] + -(-nbytes(leaf) // _ALIGNMENT) * _ALIGNMENT)
+            size = leaf.nbytes if type(leaf) is np.ndarray else nbytes(leaf)
+            ends.append(ends[-1] + -(-size // _ALIGNMENT) * _ALIGNMENT)
         buffer = allocate(ends[-1])
         places = iter(ends)
 
         def move(leaf: Any) -> Any:
+            if type(leaf) is np.ndarray:
+                quick: Any = np.ndarray(leaf.shape, leaf.dtype, buffer, next(places))
+                quick[...] = leaf
+                return quick
             if not _on_host(leaf):
                 return leaf
             start = next(places)

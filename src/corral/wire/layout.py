@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import math
 import sys
@@ -87,15 +88,20 @@ class Branch(msgspec.Struct, tag="b", array_like=True, frozen=True):
 
     def names(self) -> list[Any]:
         """Return the keys."""
-        keys = codec.loads(self.keys, False)
-        if type(keys) is not list or len(keys) != len(self.children):
-            raise CodecError("malformed layout: keys and entries do not add up")
-        try:
-            if len(set(keys)) != len(keys):
-                raise CodecError("malformed layout: a key comes twice")
-        except TypeError:
-            raise CodecError("malformed layout: a key that cannot be one") from None
-        return keys
+        return list(_names(self.keys, len(self.children)))
+
+
+@functools.lru_cache(maxsize=256)
+def _names(data: bytes, count: int) -> tuple[Any, ...]:
+    keys = codec.loads(data, False)
+    if type(keys) is not list or len(keys) != count:
+        raise CodecError("malformed layout: keys and entries do not add up")
+    try:
+        if len(set(keys)) != len(keys):
+            raise CodecError("malformed layout: a key comes twice")
+    except TypeError:
+        raise CodecError("malformed layout: a key that cannot be one") from None
+    return tuple(keys)
 
 
 Node: TypeAlias = Array | Value | Branch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -20,6 +20,11 @@ from corral.tensordict.base import Base
 from corral.wire.errors import PickleError
 from corral.wire.layout import Array, Layout, Path, key_text
 
+try:
+    from corral._core import survey
+except ImportError:  # other engines do without; every leaf is looked at, then
+    survey = None  # type: ignore[assignment]
+
 __all__ = ["Leaves", "Slot", "fill", "flush_files", "leaves_of", "slots_of"]
 
 _LARGEST_REMEMBERED = 8192  # bytes of a layout
@@ -27,6 +32,7 @@ _MOST_REMEMBERED, _MOST_LEAVES = 64, 1024
 
 # What TensorDicts of some keys, dtypes and shapes were last described by: those that are moved again and again.
 _layouts: dict[tuple[Any, ...], tuple[bytes, bytes]] = {}
+_plans: dict[bytes, Plan] = {}
 
 
 class Slot(NamedTuple):
@@ -54,25 +60,81 @@ class Slot(NamedTuple):
         return key_text(self.path)
 
 
-class Leaves(NamedTuple):
-    """All leaves of a TensorDict."""
+class Plan(NamedTuple):
+    """What follows from how a TensorDict looks whose leaves are plain arrays."""
 
-    slots: list[Slot]
-    """Of the arrays."""
-    objects: list[Slot]
+    order: list[int]
+    """Positions of the leaves, as they are met, in the order of their keys; empty if that is theirs already."""
+    kinds: list[tuple[int, str]]
+    """Position and name of one leaf of each library and dtype, in the order of their keys."""
+    layout: bytes
+    fingerprint: bytes
+
+
+class Leaves:
+    """All leaves of a TensorDict, in the order of their keys."""
+
+    __slots__ = ("_places", "_plain", "_plan", "_td", "_with_objects", "fingerprint", "layout")
+
     layout: bytes
     """Their keys, dtypes, shapes and libraries."""
     fingerprint: bytes
     """128 bits that are the same wherever keys, dtypes and shapes are, whatever the order and the libraries."""
 
+    def __init__(self, td: Any, with_objects: bool, plain: list[Any] | None, plan: Plan | None) -> None:
+        self._td = td
+        self._with_objects = with_objects
+        self._plain = plain
+        self._plan = plan
+        self._places: tuple[list[Slot], list[Slot]] | None = None
+
+    @property
+    def slots(self) -> list[Slot]:
+        """Of the arrays."""
+        return self._found()[0]
+
+    @property
+    def objects(self) -> list[Slot]:
+        """Of the entries that are no arrays, where these take part."""
+        return self._found()[1] if self._plain is None and self._with_objects else []
+
     @property
     def arrays(self) -> list[Any]:
         """The arrays themselves, but for those in files."""
+        if self._plain is not None:
+            return self._plain
         return [slot.leaf for slot in self.slots if not slot.holder._in_file]
+
+    @property
+    def count(self) -> int:
+        """How many arrays there are."""
+        return len(self.slots if self._plain is None else self._plain)
+
+    def kinds(self) -> Iterator[tuple[Any, str]]:
+        """Yield an array, or one like it, and its name for each library and dtype that there is."""
+        if self._plain is not None and self._plan is not None:
+            for position, name in self._plan.kinds:
+                yield self._plain[position], name
+            return
+        for position, name in _kinds(self.slots):
+            yield self.slots[position].like, name
 
     def buffers(self) -> list[Any]:
         """Return buffers of their values."""
+        if self._plain is not None:
+            return self._plain
         return [readable(slot.leaf, slot.name) for slot in self.slots]
+
+    def fill(self, update: bool = False) -> tuple[list[Any], Finish | None]:
+        """Return buffers to receive into, and what to call once they are filled; see `fill`."""
+        if self._plain is not None:
+            return self._plain, None
+        return fill(self.slots, update)
+
+    def _found(self) -> tuple[list[Slot], list[Slot]]:
+        if self._places is None:
+            self._places = slots_of(self._td)
+        return self._places
 
 
 def slots_of(td: Any) -> tuple[list[Slot], list[Slot]]:
@@ -84,7 +146,7 @@ def slots_of(td: Any) -> tuple[list[Slot], list[Slot]]:
     return [slot for slot in slots if not slot.objects], [slot for slot in slots if slot.objects]
 
 
-def leaves_of(td: Any, with_objects: bool = True) -> Leaves:
+def leaves_of(td: Any, with_objects: bool = True, writes: bool = False) -> Leaves:
     """Find and describe the leaves of a TensorDict; raise if one cannot be sent.
 
     Parameters
@@ -93,15 +155,54 @@ def leaves_of(td: Any, with_objects: bool = True) -> Leaves:
         The TensorDict.
     with_objects
         Whether entries that are no arrays take part.
+    writes
+        Whether the leaves are to be written.
     """
     register_torch()
-    slots, objects = slots_of(td)
-    if not with_objects:
-        objects = []
+    seen = None if survey is None else survey(td, np.ndarray, writes)
+    if seen is None:
+        leaves = Leaves(td, with_objects, None, None)
+        leaves.layout, leaves.fingerprint = _described(leaves)
+        return leaves
+    look, plain = seen
+    plan = _plans.get(look)
+    if plan is None:
+        plan = _plan(td, look)
+    if plan.order:
+        plain = [plain[position] for position in plan.order]
+    leaves = Leaves(td, with_objects, plain, plan)
+    leaves.layout, leaves.fingerprint = plan.layout, plan.fingerprint
+    return leaves
+
+
+def _plan(td: Any, look: bytes) -> Plan:
+    """Describe plain leaves, and remember that."""
+    whole = Leaves(td, False, None, None)
+    layout, fingerprint = _described(whole)
+    paths = [path for path, *_ in td._slots()]  # as they are met
+    order = sorted(range(len(paths)), key=paths.__getitem__)
+    plan = Plan([] if order == list(range(len(paths))) else order, _kinds(whole.slots), layout, fingerprint)
+    if len(paths) <= _MOST_LEAVES:
+        if len(_plans) >= _MOST_REMEMBERED:
+            _plans.pop(next(iter(_plans)))
+        _plans[look] = plan
+    return plan
+
+
+def _kinds(slots: Sequence[Slot]) -> list[tuple[int, str]]:
+    found: dict[tuple[type, Any], tuple[int, str]] = {}
+    for position, slot in enumerate(slots):
+        like = slot.like
+        found.setdefault((type(like), like.dtype), (position, slot.name))
+    return list(found.values())
+
+
+def _described(leaves: Leaves) -> tuple[bytes, bytes]:
+    slots, objects = leaves.slots, leaves.objects
     signature = None if objects else _signature(slots)
     known = None if signature is None else _layouts.get(signature)
     if known is not None:
-        return Leaves(slots, objects, *known)
+        return known
     flat = {slot.path if len(slot.path) > 1 else slot.path[0]: slot.like for slot in slots}
     for slot in objects:  # what tells them apart is in the place of their values
         flat[slot.path if len(slot.path) != 1 else slot.path[0]] = str(list(getattr(slot.leaf, "shape", ())))
@@ -117,7 +218,7 @@ def leaves_of(td: Any, with_objects: bool = True) -> Leaves:
         if len(_layouts) >= _MOST_REMEMBERED:
             _layouts.pop(next(iter(_layouts)))
         _layouts[signature] = described
-    return Leaves(slots, objects, *described)
+    return described
 
 
 def _signature(slots: Sequence[Slot]) -> tuple[Any, ...] | None:

@@ -19,7 +19,7 @@ from corral.distributed.groups import Group, ProcessGroup
 from corral.distributed.work import Work
 from corral.functional.point_to_point import check_tag, peer_of, turn
 from corral.tensordict.moving import records
-from corral.tensordict.moving.leaves import Leaves, fill, leaves_of
+from corral.tensordict.moving.leaves import Leaves, leaves_of
 from corral.tensordict.moving.objects import TAG, decode, encode, put, take
 from corral.tensordict.moving.requests import Recorded
 from corral.wire.errors import CodecError, PickleError
@@ -63,7 +63,7 @@ def isend(td: Any, dst: int | None, group: Group, group_dst: int | None, tag: in
     if isinstance(sent, Exception):
         raise sent
     request: Request = others[-1] if objects is None else Recorded(others[0], others[1], _nothing)
-    return Work(Recorded(first, request, _nothing), sent.arrays, timeout=pg.backend.timeout), len(sent.slots)
+    return Work(Recorded(first, request, _nothing), sent.arrays, timeout=pg.backend.timeout), sent.count
 
 
 def recv(td: Any, src: int | None, group: Group, group_src: int | None, tag: int) -> int:
@@ -73,8 +73,8 @@ def recv(td: Any, src: int | None, group: Group, group_src: int | None, tag: int
     if pg is None:
         return 0
     peer = peer_of(pg, src, group_src, tag, "src", "source", name)
-    leaves = leaves_of(td)
-    buffers, finish = fill(leaves.slots)
+    leaves = leaves_of(td, writes=True)
+    buffers, finish = leaves.fill()
     record = np.empty(records.SIZE, np.uint8)
     with turn(pg, "recv", peer, tag):
         try:
@@ -91,7 +91,7 @@ def recv(td: Any, src: int | None, group: Group, group_src: int | None, tag: int
     if finish is not None:
         finish()
     put(leaves.objects, entries)
-    return len(leaves.slots)
+    return leaves.count
 
 
 def irecv(td: Any, src: int | None, group: Group, group_src: int | None, tag: int) -> tuple[Work | None, int]:
@@ -102,8 +102,8 @@ def irecv(td: Any, src: int | None, group: Group, group_src: int | None, tag: in
         return None, 0
     peer = groups.resolve_rank(pg, src, group_src, "src", name)
     check_tag(tag, name)
-    leaves = leaves_of(td)
-    buffers, finish = fill(leaves.slots)
+    leaves = leaves_of(td, writes=True)
+    buffers, finish = leaves.fill()
     record = np.empty(records.SIZE, np.uint8)
     operations = [
         Operation("recv", [record], peer, tag),
@@ -120,7 +120,7 @@ def irecv(td: Any, src: int | None, group: Group, group_src: int | None, tag: in
 
     request = Recorded(first, second, lambda: entries.extend(_check(name, pg, peer, tag, record, leaves)))
     last = complete if leaves.objects else finish
-    return Work(request, leaves.arrays, last, pg.backend.timeout), len(leaves.slots)
+    return Work(request, leaves.arrays, last, pg.backend.timeout), leaves.count
 
 
 def _outgoing(

@@ -5,6 +5,7 @@ As all records are of one size, a rank can ask for another's without waiting for
 
 from __future__ import annotations
 
+import functools
 import struct
 import zlib
 from collections.abc import Sequence
@@ -59,10 +60,15 @@ def record_of(leaves: Leaves, root: int = -1, reduction: str = "", objects: int 
     form, layout = _NOT_PACKED, leaves.layout
     room = SIZE - 256
     if len(layout) > room:
-        form, layout = (_PACKED, zlib.compress(layout, 1)) if len(layout) <= _MOST_LAYOUT else (_TOO_LONG, b"")
+        form, layout = (_PACKED, _packed(layout)) if len(layout) <= _MOST_LAYOUT else (_TOO_LONG, b"")
         if len(layout) > room:
             form, layout = _TOO_LONG, b""
     return Record("", leaves.fingerprint, form, layout, root, reduction, objects)
+
+
+@functools.lru_cache(maxsize=16)
+def _packed(layout: bytes) -> bytes:
+    return zlib.compress(layout, 1)
 
 
 def refused(error: Exception, rank: int) -> Record:

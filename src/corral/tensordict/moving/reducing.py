@@ -18,7 +18,7 @@ from corral.distributed.groups import Group, ProcessGroup
 from corral.distributed.reduce_ops import ReduceOp, check_reducible, reduction_of
 from corral.distributed.work import Work
 from corral.tensordict.moving import records
-from corral.tensordict.moving.leaves import Leaves, fill, leaves_of
+from corral.tensordict.moving.leaves import Leaves, leaves_of
 from corral.tensordict.moving.requests import Recorded
 
 __all__ = ["all_reduce", "reduce"]
@@ -103,14 +103,9 @@ def _combine(
 
 
 def _prepare(td: Any, how: ReduceOp, name: str, receives: bool) -> tuple[Leaves, list[Any], Finish | None]:
-    leaves = leaves_of(td, with_objects=False)
-    seen = set()  # what can be reduced depends on these alone
-    for slot in leaves.slots:
-        like = slot.like
-        kind = type(like), like.dtype
-        if kind not in seen:
-            check_reducible(like, how, name, slot.name)
-            seen.add(kind)
+    leaves = leaves_of(td, with_objects=False, writes=receives)
+    for like, key in leaves.kinds():
+        check_reducible(like, how, name, key)
     if receives:
-        return (leaves, *fill(leaves.slots, update=True))
+        return (leaves, *leaves.fill(update=True))
     return leaves, leaves.buffers(), None
