@@ -81,3 +81,37 @@ def test_a_library_that_is_loaded_later_is_told() -> None:
         "assert torch.utils._pytree.tree_leaves(td)[0].tolist() == [0, 1, 2]\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=100)
+
+
+def named(kind: Any, names: Any, device: Any = "cpu", zeros: Any = torch.zeros) -> Any:
+    inner = kind({"x": zeros((2, 3, 4))}, batch_size=[2, 3, 4], names=[*(names or (None, None)), "depth"])
+    return kind({"a": zeros((2, 3)), "n": inner}, batch_size=[2, 3], names=names, device=device)
+
+
+def facts(td: Any) -> tuple[Any, ...]:
+    return td.names, td.device, td["n"].names, td["n"].device, tuple(td.batch_size)
+
+
+def test_names_and_devices_are_part_of_the_structure() -> None:
+    from torch.utils import _pytree as pytree
+
+    mine, theirs = named(TensorDict, ["time", "env"]), named(tensordict.TensorDict, ["time", "env"])
+    changes: list[Any] = [lambda x: x + 1, lambda x: x[0], lambda x: x[None], lambda x: x.sum(), lambda x: x[:, None]]
+    for change in changes:
+        assert facts(pytree.tree_map(change, mine)) == facts(pytree.tree_map(change, theirs))
+    for kind in (TensorDict, tensordict.TensorDict):
+        one, other = (pytree.tree_structure(named(kind, names)) for names in (["time", "env"], ["x", "y"]))
+        assert one != other
+        assert one == pytree.tree_structure(named(kind, ["time", "env"]))
+    optree = pytest.importorskip("optree")
+    assert facts(optree.tree_map(lambda x: x + 1, mine)) == facts(mine)
+
+
+def test_names_are_part_of_what_jax_has_compiled() -> None:
+    jax = pytest.importorskip("jax")
+    same = jax.jit(lambda td: td)
+    for names in (["time", "env"], None, ["x", "y"]):
+        td = named(TensorDict, names, None, jax.numpy.zeros)
+        assert facts(same(td)) == facts(td) == facts(jax.tree.map(lambda x: x + 1, td))
+    turned = jax.jit(lambda td: td.permute(1, 0))(named(TensorDict, ["time", "env"], None, jax.numpy.zeros))
+    assert turned.names == ["env", "time"]

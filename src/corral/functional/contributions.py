@@ -111,7 +111,7 @@ def _with_numbers(
         children = [
             _with_numbers(child, (*path, key), arrays, leaves) for key, child in zip(names, node.children, strict=True)
         ]
-        return Branch(node.kind, node.name, node.batch_size, node.keys, children)
+        return msgspec.structs.replace(node, children=children)
     try:
         value = codec.loads(node.data, False)
     except codec.PickleError:

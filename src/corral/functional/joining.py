@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from corral.arrays.buffers import writable
 from corral.distributed.errors import MismatchError
 from corral.functional.fitting import check_alike, kind_of_value, where
@@ -67,7 +69,7 @@ def prepare_joined(layouts: Sequence[Layout], like: str | None, own: int) -> tup
             return node
         batch_size = [total(path, node), *node.batch_size[1:]] if node.batch_size else node.batch_size
         children = [join(child, (*path, key)) for key, child in zip(node.names(), node.children, strict=True)]
-        return Branch(node.kind, node.name, batch_size, node.keys, children)
+        return msgspec.structs.replace(node, batch_size=batch_size, children=children)
 
     joined = Layout(join(layouts[own].root, ()))
     check_that_holds([(key_text(path), node) for path, node in joined.arrays()], like)

@@ -78,7 +78,7 @@ class LazyStackedTensorDict(LazyKeys, LazyMasks, LazyFiles):
         source = {
             key: value.to_tensordict() if isinstance(value, LazyBase) else value for key, value in entries.items()
         }
-        return TensorDict._make(source, self._batch_size, self._device)
+        return TensorDict._make(source, self._batch_size, self._device, self._names)
 
     def contiguous(self, *, canonical: bool = False, inplace: bool = False) -> Any:
         """Return the same as `to_tensordict`."""
@@ -96,7 +96,8 @@ class LazyStackedTensorDict(LazyKeys, LazyMasks, LazyFiles):
         others = sorted({key for td in self.tensordicts for key in td._source if key not in common})
         if others:
             raise RuntimeError(f"densify: some members alone have the keys {others}: exclude or add them first")
-        return TensorDict._make({key: self._dense_entry(key, layout) for key in common}, self._batch_size, self._device)
+        source = {key: self._dense_entry(key, layout) for key in common}
+        return TensorDict._make(source, self._batch_size, self._device, self._names)
 
     def _dense_entry(self, key: str, layout: Any) -> Any:
         entries = self._source

@@ -85,6 +85,7 @@ class LazyEntries(MutableMapping[str, Any]):
             return values[0]._stack_all(values, self._lazy.stack_dim)
         nested = self._lazy._kind_for(values)._of(values, self._lazy.stack_dim)
         nested._locked = self._lazy._locked is not False
+        nested._stack_name = self._lazy._stack_name
         return nested
 
     def peek(self, key: str) -> Any:

@@ -12,6 +12,7 @@ from corral.tensordict.abstract import TensorDictBase
 from corral.tensordict.base import Base, NestedKey, Size, unravel_key
 from corral.tensordict.blocks import undone
 from corral.tensordict.dense import TensorDict
+from corral.tensordict.finding import MISSING
 from corral.tensordict.lazy_parts import LazyParts
 
 __all__ = ["LazyKeys"]
@@ -230,10 +231,10 @@ class LazyKeys(LazyParts):
             td.clear()
         return self
 
-    def empty(self, recurse: bool = False, *, batch_size: Any = None, device: Any = None, names: Any = None) -> Any:
+    def empty(self, recurse: bool = False, *, batch_size: Any = None, device: Any = MISSING, names: Any = None) -> Any:
         """Return a lazy stack of the members without their leaves; a dense TensorDict where `batch_size` is given."""
         if batch_size is not None:
-            return TensorDict({}, batch_size, device=device, names=names)
+            return TensorDict({}, batch_size, device=self._device if device is MISSING else device, names=names)
         result = self._memberwise(lambda td: td.empty(recurse, device=device))
         if names is not None:
             result._set_names(names)

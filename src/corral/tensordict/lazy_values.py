@@ -74,7 +74,7 @@ class LazyValues(LazyBase):
         if all(each is None for each in results):
             return None
         filled = [td.empty() if each is None else each for td, each in zip(self.tensordicts, results, strict=True)]
-        return self._of(filled, self.stack_dim)
+        return self._restacked(filled)
 
     # Memory
 
@@ -93,7 +93,7 @@ class LazyValues(LazyBase):
         return self.lock_()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.tensordicts, self.stack_dim, self.is_locked)
+        return _rebuild, (type(self), self.tensordicts, self.stack_dim, self.is_locked, self._stack_name)
 
     def __repr__(self) -> str:
         head, library = head_text(self)
@@ -109,8 +109,9 @@ class LazyValues(LazyBase):
         return f"{type(self).__name__}({head}, {where}, fields={text}{exclusive})"
 
 
-def _rebuild(kind: Any, members: list[Any], stack_dim: int, locked: bool) -> Any:
+def _rebuild(kind: Any, members: list[Any], stack_dim: int, locked: bool, stack_name: Any = None) -> Any:
     td = kind._of(members, stack_dim)
+    td._stack_name = stack_name
     if locked:
         td._lock(True)
     return td

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from corral.tensordict.base import Base, Size
+from corral.tensordict.names import Names
 
 __all__ = ["register", "register_kind", "seen"]
 
@@ -24,16 +25,17 @@ class _Context:
     equal if the batches have as many dimensions.
     """
 
-    __slots__ = ("device", "keys", "kind", "size")
+    __slots__ = ("device", "keys", "kind", "names", "size")
 
-    def __init__(self, kind: type[Any], keys: tuple[str, ...], size: Size, device: str | None) -> None:
+    def __init__(self, kind: type[Any], keys: tuple[str, ...], size: Size, device: str | None, names: Names) -> None:
         self.kind = kind
         self.keys = keys
         self.size = size
         self.device = device
+        self.names = names
 
     def _facts(self) -> tuple[Any, ...]:
-        return self.kind, self.keys, len(self.size), self.device
+        return self.kind, self.keys, len(self.size), self.device, self.names
 
     def __eq__(self, other: object) -> bool:
         return self._facts() == other._facts() if isinstance(other, _Context) else NotImplemented
@@ -47,7 +49,7 @@ class _Context:
 
 def _flatten(td: Any) -> tuple[list[Any], _Context]:
     items = dict(td._source.items())
-    return list(items.values()), _Context(type(td), tuple(items), td._batch_size, td._device)
+    return list(items.values()), _Context(type(td), tuple(items), td._batch_size, td._device, td._names)
 
 
 def _unflatten(context: _Context, values: Iterable[Any]) -> Any:
@@ -56,7 +58,7 @@ def _unflatten(context: _Context, values: Iterable[Any]) -> Any:
     if any(leaf is None for leaf in leaves):
         return None
     shapes = [tuple(leaf.shape) for leaf in leaves if hasattr(leaf, "shape")]
-    size, dims = context.size, len(context.size)
+    size, dims, names = context.size, len(context.size), context.names
     if any(shape[:dims] != size for shape in shapes):
         # A dimension was added in front, as by vmap, or the shapes share what they share.
         added = all(shape[1 : dims + 1] == size for shape in shapes)
@@ -65,11 +67,11 @@ def _unflatten(context: _Context, values: Iterable[Any]) -> Any:
             if len(set(lengths)) > 1 or len(common) == dims + added:
                 break
             common.append(lengths[0])
-        size = Size(common)
+        size, names = Size(common), None
     device = context.device
     if any(str(getattr(leaf, "device", device)) != device for leaf in leaves if not isinstance(leaf, Base)):
         device = None
-    return context.kind._make(dict(zip(context.keys, leaves, strict=True)), size, device)
+    return context.kind._make(dict(zip(context.keys, leaves, strict=True)), size, device, names)
 
 
 def _with_optree(optree: Any, kind: type[Any]) -> None:

@@ -54,15 +54,18 @@ def is_possible(keys: list[Any], batch_size: Sequence[int] | None) -> bool:
     return batch_size is not None and all(size >= 0 for size in batch_size) and keys == ["data"]
 
 
-def make_entry(kind: str, objects: Any, batch_size: Sequence[int]) -> Any:
+def make_entry(kind: str, objects: Any, batch_size: Sequence[int], device: str | None = None) -> Any:
     """Invert `parts`."""
     from corral.tensordict import NonTensorData, NonTensorStack
 
     if kind == "N":
-        return NonTensorData(objects, batch_size=list(batch_size))
+        return NonTensorData(objects, list(batch_size), device)
     if type(objects) is not list or len(objects) != math.prod(batch_size):
         raise CodecError("malformed layout: objects that do not fill their batch")
-    return NonTensorStack.from_flat(objects, batch_size)
+    stack = NonTensorStack.from_flat(objects, batch_size)
+    if device is not None:
+        stack._set_device(device)
+    return stack
 
 
 def adopted(stack: Any) -> Any:
@@ -72,16 +75,18 @@ def adopted(stack: Any) -> Any:
     return wrap(stack, (), None)
 
 
-def make_lazy(stack_dim: Any, members: list[Any]) -> Any:
-    """Make a lazy stack."""
+def make_lazy(stack_dim: Any, members: list[Any], stack_name: Any = None) -> Any:
+    """Make a lazy stack, whose dimension along which it is stacked may have a name."""
     from corral.tensordict import LazyStackedTensorDict
 
     try:
         result = LazyStackedTensorDict(*members, stack_dim=int(stack_dim))
         kind = result._kind_for(members)
-        return result if kind is LazyStackedTensorDict else kind._of(members, result.stack_dim)
+        result = result if kind is LazyStackedTensorDict else kind._of(members, result.stack_dim)
     except (ValueError, TypeError, RuntimeError) as error:
         raise CodecError(f"malformed layout: an impossible lazy stack: {error}") from None
+    result._stack_name = stack_name
+    return result
 
 
 def class_name(cls: type) -> str:

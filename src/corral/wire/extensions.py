@@ -245,6 +245,9 @@ def _write_entry(w: Writer, obj: Any) -> Any:
     found = entries.parts(obj)
     kind, inner, rest = found if found is not None else ("L", obj.tensordicts, [obj.stack_dim])
     content = [kind, w.walk(inner), rest]
+    more = obj._device if found is not None else obj._stack_name
+    if more is not None:
+        content.append(w.walk(more))
     w.path.discard(id(obj))
     return w.tag(_ENTRY, content)
 
@@ -380,13 +383,13 @@ def _build_tensordict(r: Reader, content: Any) -> Any:
 
 
 def _build_entry(r: Reader, content: Any) -> Any:
-    kind, inner, rest = content
+    kind, inner, rest, *more = content
+    if len(more) > 1 or kind not in ("L", "N", "S") or any(type(each) not in (str, int) for each in more):
+        raise CodecError("malformed entry of a TensorDict")
     if kind == "L":
         (stack_dim,) = _items(rest)
-        return entries.make_lazy(stack_dim, _items(inner))
-    if kind not in ("N", "S"):
-        raise CodecError("malformed entry of a TensorDict")
-    return entries.make_entry(kind, inner, arrays.checked_shape(rest))
+        return entries.make_lazy(stack_dim, _items(inner), *more)
+    return entries.make_entry(kind, inner, arrays.checked_shape(rest), *map(str, more))
 
 
 def _build_pickle(r: Reader, content: Any) -> Any:

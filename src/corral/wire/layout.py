@@ -85,6 +85,10 @@ class Branch(msgspec.Struct, tag="b", array_like=True, frozen=True):
     batch_size: list[int] | None
     keys: bytes
     children: list[Array | Value | Branch]
+    dim_names: list[str | int | None] | None = None
+    """A TensorDict's names of dimensions, if it has some; of a lazy stack only that along which it is stacked."""
+    device: str | None = None
+    """``"cpu"`` for a TensorDict that is bound to a device: whatever that is, what arrives lies in host memory."""
 
     def names(self) -> list[Any]:
         """Return the keys."""
@@ -261,7 +265,16 @@ class Layout:
                 return next(others)
             batch_size = None if node.batch_size is None else [*leading, *node.batch_size]
             children = [build(child) for child in node.children]
-            return trees.construct(node.kind, node.name, batch_size, node.names(), children, classes or {})
+            return trees.construct(
+                node.kind,
+                node.name,
+                batch_size,
+                node.names(),
+                children,
+                classes or {},
+                trees.led(node.dim_names, len(leading), node.kind),
+                node.device,
+            )
 
         return build(self.root)
 
@@ -279,7 +292,7 @@ def _describe(tree: Any, leaves: list[Any], allow_pickle: bool, stacking: bool, 
         entry = None if stacking else entries.parts(tree) or theirs.entry_parts(tree)
         if entry is not None:
             value = Value(codec.dumps(entry[1], allow_pickle))
-            return Branch(entry[0], "", entry[2], _DATA, [value])
+            return Branch(entry[0], "", entry[2], _DATA, [value], *trees.facts(entry[0], tree))
         return Value(codec.dumps(trees.payload(tree, stacking), allow_pickle))
     if kind in ("L", "K") and dense:
         with contextlib.suppress(RuntimeError):  # members that differ stay members
@@ -291,6 +304,8 @@ def _describe(tree: Any, leaves: list[Any], allow_pickle: bool, stacking: bool, 
         _describe(value, leaves, allow_pickle, stacking, dense, (*path, key))
         for key, value in zip(keys, values, strict=True)
     ]
+    if kind in trees.TENSORDICTS:
+        return Branch(kind, name, batch_size, codec.dumps(keys, False), children, *trees.facts(kind, tree))
     return Branch(kind, name, batch_size, codec.dumps(keys, False), children)
 
 
@@ -321,6 +336,8 @@ def _check(node: Node, batch: list[int]) -> None:
         names = node.names()
         if not trees.is_possible(node.kind, names, node.batch_size):
             raise CodecError("malformed layout: an impossible container")
+        if not trees.is_possible_facts(node.kind, node.batch_size, node.dim_names, node.device):
+            raise CodecError("malformed layout: impossible names of dimensions, or an impossible device")
         if node.kind in ("L", "K"):
             batch = []  # its members lack the dimension that they are stacked along
         elif node.batch_size is not None:

@@ -120,9 +120,17 @@ class _Planner:
             names = node.names()
             children = [make(child, (*at, key)) for key, child in zip(names, node.children, strict=True)]
             batch_size = None if node.batch_size is None else [self.count, *node.batch_size]
-            return trees.construct(node.kind, node.name, batch_size, names, children, {})
+            dim_names = trees.led(self.dim_names(node, (*path, *at)), 1, node.kind)
+            return trees.construct(node.kind, node.name, batch_size, names, children, {}, dim_names, node.device)
 
         return lambda: make(node, ())
+
+    def dim_names(self, node: Branch, path: Path) -> list[Any] | None:
+        """Return the names of dimensions that all senders' TensorDicts under one key have; ``None`` if they differ."""
+        if node.dim_names is None:
+            return None
+        others = [dict(layout.branches()).get(path) for layout in self.senders.layouts]
+        return node.dim_names if all(each and each.dim_names == node.dim_names for each in others) else None
 
     def values(self, path: Path) -> trees.Rows:
         """Return the senders' objects under one key."""

@@ -13,12 +13,16 @@ from corral.wire.errors import CodecError
 
 __all__ = [
     "MAX_DEPTH",
+    "TENSORDICTS",
     "Rows",
     "assign",
     "can_assign",
     "construct",
+    "facts",
     "is_possible",
+    "is_possible_facts",
     "kind_of",
+    "led",
     "parts",
     "payload",
     "plain",
@@ -30,6 +34,9 @@ MAX_DEPTH = 100
 
 # "T" is corral's TensorDict, "L" its lazy stack, "N" its NonTensorData and "S" its NonTensorStack. For those of the
 # package tensordict see `theirs`.
+TENSORDICTS = frozenset("TLRK")
+"""Kinds that can have names of dimensions and a device."""
+
 _BUILTIN: dict[type, str] = {dict: "d", list: "l", tuple: "t"}
 _known: dict[type, str | None] = {}
 
@@ -110,6 +117,45 @@ def parts(kind: str, tree: Any) -> tuple[list[Any], list[Any], list[int] | None,
     return keys, values, list(map(int, tree._batch_size)), entries.class_name(type(tree))
 
 
+def facts(kind: str, tree: Any) -> tuple[list[Any] | None, str | None]:
+    """Return a TensorDict's names of dimensions, if it has some, and its device, as it has them when it arrives.
+
+    Raises
+    ------
+    TypeError
+        If a name is neither a string nor a number.
+    """
+    if kind in ("R", "K"):
+        names, device = theirs.facts(kind, tree)
+    elif kind in ("N", "M", "S", "P"):
+        names, device = None, tree.device
+    elif kind == "L":
+        names, device = (None if tree._stack_name is None else [tree._stack_name]), None
+    else:
+        names, device = tree._names, tree._device
+    if names is not None and not all(name is None or type(name) in (str, int) for name in names):
+        raise TypeError(f"names of dimensions can be sent if they are strings, not {list(names)}: rename them")
+    return None if names is None else list(names), None if device is None else "cpu"
+
+
+def is_possible_facts(
+    kind: str, batch_size: Sequence[int] | None, dim_names: Sequence[Any] | None, device: str | None
+) -> bool:
+    """Whether a container of this kind and batch size can have these names of dimensions and this device."""
+    if device not in (None, "cpu") or (device is not None and kind not in ("T", "R", "N", "S", "M", "P")):
+        return False
+    if dim_names is None:
+        return True
+    given = [name for name in dim_names if name is not None]
+    dims = 1 if kind in ("L", "K") else -1 if batch_size is None or kind not in ("T", "R") else len(batch_size)
+    return len(dim_names) == dims and len(set(given)) == len(given)
+
+
+def led(dim_names: list[Any] | None, leading: int, kind: str) -> list[Any] | None:
+    """Return the names of a TensorDict's dimensions where it has unnamed ones before them."""
+    return dim_names if dim_names is None or kind in ("L", "K") else [*(None,) * leading, *dim_names]
+
+
 def is_possible(kind: str, keys: list[Any], batch_size: Sequence[int] | None) -> bool:
     """Whether a container of this kind can have these keys and this batch size."""
     if kind in ("T", "R"):
@@ -134,6 +180,8 @@ def construct(
     keys: list[Any],
     children: list[Any],
     classes: dict[str, type],
+    dim_names: list[Any] | None = None,
+    device: str | None = None,
 ) -> Any:
     """Make a container.
 
@@ -164,16 +212,17 @@ def construct(
             object.__setattr__(record, key, child)
         return record
     if kind in theirs.KINDS:
-        return theirs.construct(kind, name, batch_size, keys, children)
+        return theirs.construct(kind, name, batch_size, keys, children, dim_names, device)
     if kind == "L":
-        return entries.make_lazy(name, children)
+        return entries.make_lazy(name, children, *dim_names or ())
     if kind in ("N", "S") and batch_size is not None and len(children) == 1:
-        return entries.make_entry(kind, children[0], batch_size)
+        return entries.make_entry(kind, children[0], batch_size, device)
     if kind == "T" and batch_size is not None:
         named = dict(zip(keys, children, strict=True))
         from corral.tensordict import TensorDict
 
-        td = TensorDict({k: entries.of_rows(v, batch_size) for k, v in named.items()}, batch_size=list(batch_size))
+        source = {k: entries.of_rows(v, batch_size) for k, v in named.items()}
+        td = TensorDict(source, list(batch_size), device, dim_names)
         return entries.in_class(td, name) if name else td
     raise CodecError("malformed layout: an unknown kind of container")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from corral.arrays.apart import check_apart
 from corral.distributed import groups
 from corral.distributed.arguments import Finish
@@ -111,7 +113,7 @@ def _arrays_only(node: Any) -> Any:
         if not isinstance(child, Value) and not (isinstance(child, Branch) and child.kind in _OBJECTS)
     ]
     keys = codec.dumps([key for key, _ in kept], False)
-    return Branch(node.kind, node.name, node.batch_size, keys, [child for _, child in kept])
+    return msgspec.structs.replace(node, keys=keys, children=[child for _, child in kept])
 
 
 def _entries(layout: Layout, allow_pickle: bool) -> dict[Any, Any]:
