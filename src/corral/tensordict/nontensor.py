@@ -122,20 +122,28 @@ class NonTensorData(ObjectEntry):
             "maybe_to_stack() returns a NonTensorStack, which has one for each element"
         )
 
+    def _with_all(self, objects: np.ndarray[Any, Any]) -> Any:
+        stack = NonTensorStack._of(objects, self._device)
+        stack._succeed(self)
+        return stack
+
     def _rewritten(self, item: Any) -> Any:
         if isinstance(item, (NonTensorStack, list)):
             raise RuntimeError("a NonTensorData cannot be updated with the objects of a NonTensorStack: it has but one")
         refuse_arrays(item)
-        self._data = item._data if isinstance(item, NonTensorData) else item
+        data = item._data if isinstance(item, NonTensorData) else item
+        self._file_away(data)
+        self._data = data
         return self
 
     def _take_over(self, other: ObjectEntry) -> None:
         if not isinstance(other, NonTensorData):
             raise ValueError("a NonTensorData cannot take the objects of a NonTensorStack: it has but one")
+        self._file_away(other._data)
         self._data = other._data
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return NonTensorData, (self._data, tuple(self._batch_size), self._device)
+        return self._pickled(NonTensorData, self._data, tuple(self._batch_size), self._device)
 
     def __repr__(self) -> str:
         shown = str(self._data)
@@ -302,16 +310,25 @@ class NonTensorStack(ObjectEntry):
 
     def _rewritten(self, item: Any) -> Any:
         refuse_arrays(item)
-        self.maybe_to_stack()
         if self._objects.ndim:
-            self._objects[...] = np.broadcast_to(cells_of(item, self._objects.shape), self._objects.shape)
+            self._overwrite(np.broadcast_to(cells_of(item, self._objects.shape), self._objects.shape))
         return self
+
+    def _with_all(self, objects: np.ndarray[Any, Any]) -> Any:
+        self._overwrite(objects)
+        return self
+
+    def _overwrite(self, objects: np.ndarray[Any, Any]) -> None:
+        """Replace all objects, in the directory of a memory-mapped entry as well."""
+        self._file_away(nested_list(objects))
+        self.maybe_to_stack()
+        self._objects[...] = objects
 
     def _take_over(self, other: ObjectEntry) -> None:
         self._rewritten(other)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self._objects.shape, self.flat(), self._device)
+        return self._pickled(_rebuild, self._objects.shape, self.flat(), self._device)
 
     def __repr__(self) -> str:
         shown = str(nested_list(self._objects))

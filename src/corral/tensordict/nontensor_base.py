@@ -149,15 +149,17 @@ class ObjectEntry(ObjectFiles, TensorDictBase):
         new = np.broadcast_to(cells_of(value, part.shape), part.shape)
         if all(equal(one, other) for one, other in zip(part.reshape(-1), new.reshape(-1), strict=True)):
             return self
-        stack = self.maybe_to_stack()
-        objects = stack._cells()
+        objects = self._cells()
         if not objects.ndim:
             return self._rewritten(new[()])
         positions = take(np.arange(objects.size).reshape(objects.shape), index)
-        flat = objects.reshape(-1)
+        flat = objects.flatten()
         flat[positions.reshape(-1)] = new.reshape(-1)
-        objects[...] = flat.reshape(objects.shape)
-        return stack
+        return self._with_all(flat.reshape(objects.shape))
+
+    def _with_all(self, objects: np.ndarray[Any, Any]) -> Any:
+        """Replace the objects of all elements; return the entry that has the new ones."""
+        raise NotImplementedError
 
     def maybe_to_stack(self) -> Any:
         """Return a `NonTensorStack`, with an object for each element, unless the batch has no dimensions."""

@@ -36,14 +36,19 @@ class ObjectFiles(Saving):
     ) -> Any:
         path.mkdir(parents=True, exist_ok=True)
         (path / directories.META).unlink(missing_ok=True)
-        description = directories.Description()
+        description, file = self._described(path, self._unwrapped())
         described.append((path, description))
-        data = self._unwrapped()
+        _remove_others(path, file)
+        return self.clone()  # type: ignore[attr-defined]
+
+    def _described(self, path: Path, data: Any) -> tuple[directories.Description, Path | None]:
+        """Write objects that JSON cannot hold to a file; return what describes all objects, and that file."""
+        description = directories.Description()
         is_stack = self._kind_in_files == "NonTensorStack"
         file = path / _PICKLES[self._kind_in_files]
         facts: dict[str, Any] = {"stack_dim": 0, "device": None} if is_stack else {}
-        if _in_json(data):
-            file.unlink(missing_ok=True)
+        in_json = _in_json(data)
+        if in_json:
             facts["data"] = data
         else:
             directories.write_bytes(file, pickle.dumps(data if is_stack else {"data": data}))
@@ -51,7 +56,32 @@ class ObjectFiles(Saving):
         if not is_stack:
             facts |= {"_metadata": None, "_is_non_tensor": True}
         description.set_kind(self._kind_in_files, "tensorclass", **facts)
-        return self.clone()  # type: ignore[attr-defined]
+        return description, None if in_json else file
+
+    def _file_away(self, data: Any) -> None:
+        """Write the objects that this entry is about to have to its directory, if it is memory-mapped.
+
+        It comes first: if it fails, nothing has changed.
+        """
+        path = getattr(self, "_saved", (None, False))[0]
+        if path is not None and self.is_memmap():
+            description, file = self._described(path, data)
+            directories.write(path, description)
+            _remove_others(path, file)
+
+    def _succeed(self, old: Any) -> None:
+        """Take the place of another entry in its directory, if that one is memory-mapped."""
+        if self is not old and isinstance(old, ObjectFiles) and old.is_memmap():
+            self._saved = old._saved
+            self._file_away(self._unwrapped())
+            self._locked = old._locked
+
+
+def _remove_others(path: Path, file: Path | None) -> None:
+    """Remove files of objects that an entry had before: tensordict would read them."""
+    for name in _PICKLES.values():
+        if file is None or name != file.name:
+            (path / name).unlink(missing_ok=True)
 
 
 def _in_json(data: Any) -> bool:

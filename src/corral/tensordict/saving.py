@@ -49,9 +49,11 @@ class Saving(Loading, Sharing):
 
     def __reduce__(self) -> tuple[Any, ...]:
         rebuild, args = super().__reduce__()
-        if not self.is_memmap():
-            return rebuild, args
-        return _rebuild_saved, (rebuild, args, self._saved[0])
+        return self._pickled(rebuild, *args)
+
+    def _pickled(self, rebuild: Callable[..., Any], *args: Any) -> tuple[Any, ...]:
+        """Return a pickle's call that makes this TensorDict again, memory-mapped if it is."""
+        return (_rebuild_saved, (rebuild, args, self._saved[0])) if self.is_memmap() else (rebuild, args)
 
     def _save(
         self,

@@ -123,10 +123,12 @@ class Updating(Finding):
     def _replace(self, key: NestedKey, value: Any) -> None:
         """Put another value where an entry is, whether the TensorDict is locked or not."""
         first, rest = split(key)
-        if rest is None:
-            self._source[first] = value
-        else:
+        if rest is not None:
             self._source[first]._replace(rest, value)
+            return
+        if isinstance(value, Base) and value._holds_objects:
+            value._succeed(self._source[first])  # type: ignore[attr-defined]
+        self._source[first] = value
 
     def update(
         self,
