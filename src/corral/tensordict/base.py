@@ -25,6 +25,10 @@ _LOCKED = (
 )
 
 
+_leaf_types: set[type[Any]] = {np.ndarray}
+"""Types of leaves that have been met."""
+
+
 class KeyThroughLeafError(ValueError, KeyError):
     """A nested key leads through an entry that is an array."""
 
@@ -263,6 +267,41 @@ class Base(Named, Blocks):
             and (not size or value.shape[: len(size)] == size)
         ):
             return value
+        return self._check_other(key, value)
+
+    def _check_entry(self, key: str, value: Any) -> Any:
+        """Do the same as `_check`, and refuse what contains this TensorDict, which may not be a new one."""
+        size = self._batch_size
+        if (
+            self._device is None
+            and (type(value) is np.ndarray or (library_of(value) == "torch" and not value.is_nested))
+            and (not size or value.shape[: len(size)] == size)
+        ):
+            return value
+        entry = self._check_other(key, value)
+        if isinstance(entry, Base) and (value is self or entry._contains(self)):
+            raise ValueError(
+                f"Cannot set a tensordict inside itself (key {key!r}): tensordicts that contain themselves are not "
+                "supported. Set a copy of it, as copy() returns it."
+            )
+        return entry
+
+    def _contains(self, other: Base) -> bool:
+        """Whether this TensorDict is another one, or has it anywhere below."""
+        if self is other:
+            return True
+        children = self._children()
+        if _leaf_types.issuperset(map(type, children)):
+            return False
+        for each in children:
+            if not isinstance(each, Base):
+                _leaf_types.add(type(each))
+            elif each._contains(other):
+                return True
+        return False
+
+    def _check_other(self, key: str, value: Any) -> Any:
+        size = self._batch_size
         if isinstance(value, Base):
             if value._batch_size[: len(size)] != size or (value._fits_any and value._batch_size != size):
                 value = value._resized(size)
@@ -335,19 +374,25 @@ class Base(Named, Blocks):
     def _put(self, key: NestedKey, value: Any) -> None:
         """Set an entry that is checked, making the TensorDicts on the way; locks are not looked at."""
         if isinstance(key, str):
-            value = self._check(key, value)
+            value = self._check_entry(key, value)
             if self._locked and isinstance(value, Base):
                 value._lock(weakref.ref(self))
             self._source[key] = value
             return
         first, rest = key[0], key[1:]
+        rest = rest[0] if len(rest) == 1 else rest
         nested = self._source.get(first)
-        if not isinstance(nested, Base):
-            if nested is not None:
-                raise KeyError(f"cannot set the nested key {key!r}: the entry {first!r} is a leaf, not a TensorDict")
-            kind = self._entry_class()
-            nested = self._source[first] = kind._make({}, self._batch_size, self._device, self._names)
-        nested._put(rest[0] if len(rest) == 1 else rest, value)
+        if isinstance(nested, Base):
+            nested._put(rest, value)
+            return
+        if nested is not None:
+            raise KeyError(f"cannot set the nested key {key!r}: the entry {first!r} is a leaf, not a TensorDict")
+        nested = self._source[first] = self._entry_class()._make({}, self._batch_size, self._device, self._names)
+        try:
+            nested._put(rest, value)
+        except BaseException:
+            del self._source[first]
+            raise
 
     def _on_device(self, device: str | None) -> Self:
         moved = self._map(lambda leaf: leaf if device is None else _moved(leaf, device))

@@ -122,6 +122,8 @@ class LazyStackedTensorDict(LazyKeys, LazyMasks, LazyFiles):
                 f"Batch sizes in tensordicts differs: stack has batch_size={rest}, new_value has "
                 f"batch_size={tensordict._batch_size}."
             )
+        if tensordict._contains(self):
+            raise ValueError("Cannot insert a lazy stack, or what it is a part of, inside itself: insert a copy")
         self.tensordicts.insert(index, tensordict)
         self._update_size()
 

@@ -101,7 +101,7 @@ class LazyKeys(LazyParts):
 
     def _put(self, key: NestedKey, value: Any) -> None:
         if isinstance(key, str):
-            self._source[key] = self._check(key, value)
+            self._source[key] = self._check_entry(key, value)
             return
         first, rest = key[0], key[1:]
         for td in self.tensordicts:

@@ -235,6 +235,9 @@ class PersistentTensorDict(Stored):
             take_sizes(result, self._outline())
         return result
 
+    def _children(self) -> Any:
+        return self._source.nested.values()  # those that have been met: nothing is read for it
+
     # Writing
 
     def set(self, key: Any, item: Any, inplace: bool = False, *, non_blocking: bool = False, **kwargs: Any) -> Any:
@@ -249,7 +252,7 @@ class PersistentTensorDict(Stored):
     def _put(self, key: Any, value: Any) -> None:
         if isinstance(key, str):
             is_value = library_of(value) == "other" and isinstance(value, (str, bytes))
-            self._source[key] = value if is_value else self._check(key, value)
+            self._source[key] = value if is_value else self._check_entry(key, value)
             return
         first, rest = split(key)
         nested = self._source.get(first)

@@ -51,7 +51,7 @@ class Updating(Finding):
             Accepted for compatibility.
         """
         if type(key) is str and not (inplace or self._locked):
-            self._source[key] = self._check(key, item)
+            self._source[key] = self._check_entry(key, item)
             return self
         key = unravel_key(key)
         if inplace:
