@@ -174,6 +174,13 @@ class Base(Named, Blocks):
         """Return an array that tells shape, dtype and library of a leaf; what is in a file is not read for it."""
         return self._source[key]
 
+    def _partial(self, key: str) -> list[Any] | None:
+        """Return an entry that some members of a lazy stack alone have: a value or ``None`` for each member.
+
+        ``None`` where no member has it, and for all that is no lazy stack.
+        """
+        return None
+
     def _peek(self, key: str) -> Any:
         return self._source[key]
 

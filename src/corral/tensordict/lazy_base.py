@@ -149,6 +149,15 @@ class LazyBase(TensorDictBase):
         for td in self.tensordicts:
             yield from td._leaves()
 
+    def _partial(self, key: str) -> list[Any] | None:
+        values = []
+        for td in self.tensordicts:
+            value = td._source.get(key)
+            values.append(
+                td._partial(key) if value is None else value._unwrapped() if isinstance(value, Base) else value
+            )
+        return None if all(value is None for value in values) else values
+
     def _peek(self, key: str) -> Any:
         return self._source.peek(key)
 

@@ -102,7 +102,7 @@ class LazyValues(LazyBase):
         for number, td in enumerate(self.tensordicts):
             extra = [key for key in td._source if key not in common]
             if extra:
-                own[number] = fields_text(td.select(*extra), len(td._batch_size), library, 2)
+                own[number] = fields_text(td.select(*extra, as_tensordict=True), len(td._batch_size), library, 2)
         text = fields_text(self, len(self._batch_size), library, 1)
         exclusive = ", exclusive_fields={" + ", ".join(f"{i}: {shown}" for i, shown in own.items()) + "}" if own else ""
         where = f"stack_dim={self.stack_dim}"

@@ -190,6 +190,8 @@ class TensorClass(_Declared, _abstract=True):
     def get(self, key: NestedKey, default: Any = _MISSING, **kwargs: Any) -> Any:
         """Return the value of a field, as its attribute is; of other keys, `default` (``None``).
 
+        A field that only some members of a lazy stack have is a list, with ``None`` for the others.
+
         Examples
         --------
         >>> import numpy as np
@@ -208,7 +210,9 @@ class TensorClass(_Declared, _abstract=True):
                 nested: Any = entry
                 return nested.get(rest, **kwargs) if default is _MISSING else nested.get(rest, default, **kwargs)
             return super().get(key) if default is _MISSING else super().get(key, default)
-        value = super().get(key, None if key in self._fields or default is _MISSING else default, **kwargs)
+        if key not in self._source:
+            return self._partial(key) if key in self._fields else None if default is _MISSING else default
+        value = super().get(key, **kwargs)
         return value._unwrapped() if isinstance(value, Base) else value
 
     def set(
@@ -226,6 +230,8 @@ class TensorClass(_Declared, _abstract=True):
             self._refuse_if_locked()
             if key in self._source:
                 del self._source[key]
+            elif self._partial(key) is not None:
+                self.del_(key)
             building = self.__dict__.get("_building")
             if building is not None:
                 building.setdefault("emptied", set()).add(key)
@@ -285,9 +291,8 @@ class TensorClass(_Declared, _abstract=True):
         """Return an instance in memory of its own, with contiguous arrays: of a lazy stack, a dense one."""
         if self._storage is None:
             return super().contiguous(canonical=canonical, inplace=inplace)
-        if hasattr(self, "_dense"):
-            return self._dense()
-        return self._front._of_tensordict(self._unclassed().contiguous(canonical=canonical, inplace=inplace))
+        dense = self._unclassed().contiguous(canonical=canonical, inplace=inplace)
+        return self._front._with_nested(self._front._of_tensordict(dense))
 
     # Keys
 

@@ -69,7 +69,7 @@ class Field:
         try:
             value = td._source[self.name]
         except KeyError:
-            return None
+            return td._partial(self.name)
         return value._unwrapped() if isinstance(value, Base) else value
 
     def __set__(self, td: Any, value: Any) -> None:
