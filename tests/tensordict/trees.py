@@ -12,6 +12,7 @@ import torch
 from hypothesis import strategies as st
 
 import corral
+from corral.arrays.libraries import library_of
 from corral.tensordict.base import Base
 
 DTYPES = ("float32", "float64", "int64", "int32", "uint8", "bool", "float16", "complex64")
@@ -84,6 +85,8 @@ def plain(value: Any) -> Any:
         return tuple(value.batch_size), {key: plain(entry) for key, entry in sorted(value.items())}
     if isinstance(value, torch.Tensor):
         return str(value.dtype)[6:], tuple(value.shape), value.tolist()
+    if library_of(value) == "jax":
+        value = np.asarray(value)
     if isinstance(value, (np.ndarray, np.generic)):
         return value.dtype.name, tuple(value.shape), value.tolist()
     if isinstance(value, (list, tuple)):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from corral.arrays.libraries import convert, copy_into, library_of, namespace_of, to_numpy
+from corral.arrays.libraries import convert, copy_into, is_traced, library_of, namespace_of, to_numpy
 
 __all__ = ["gather"]
 
@@ -22,7 +22,8 @@ def gather(x: Any, dim: int, index: Any, out: Any = None) -> Any:
     dim : int
         The dimension.
     index : array of int
-        Has as many dimensions as `x`, none of which, but `dim`, is longer.
+        Has as many dimensions as `x`, none of which, but `dim`, is longer. Its values are checked, except in a function
+        that JAX compiles.
     out : array, optional
         Write the result into this one.
 
@@ -35,11 +36,14 @@ def gather(x: Any, dim: int, index: Any, out: Any = None) -> Any:
     library = library_of(x)
     if library == "torch":
         return sys.modules["torch"].gather(x, dim, convert(index, "torch", x.device), out=out)
-    rows = to_numpy(index)
+    traced = is_traced(index)  # values are not known, and out-of-bounds ones are treated as JAX treats them
+    if traced:
+        library, x = "jax", convert(x, "jax")
+    rows: Any = index if traced else to_numpy(index)
     if rows.dtype.kind not in "iu":
         raise RuntimeError(f"gather(): Expected an integer array for index, got {rows.dtype}")
     length = x.shape[dim]
-    if rows.size and not (rows.min() >= 0 and rows.max() < length):
+    if rows.size and not traced and not (rows.min() >= 0 and rows.max() < length):
         raise RuntimeError(f"index out of bounds: gather takes those from 0 to {length - 1} along dimension {dim}")
     if any(n > m for d, (n, m) in enumerate(zip(rows.shape, x.shape, strict=True)) if d != dim):
         raise RuntimeError(

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from corral.arrays.libraries import convert, copy_into, library_of, to_numpy
+from corral.arrays.libraries import convert, copy_into, is_traced, library_of, to_numpy
 
 __all__ = ["assign", "is_advanced", "is_mask", "normalize", "take", "taker"]
 
@@ -67,7 +67,7 @@ def _array(item: Any) -> Any:
     elif isinstance(item, (bool, np.bool_)):
         item = np.asarray(item)
     elif hasattr(item, "__index__") and not getattr(item, "ndim", 0) and not is_mask(item):
-        return int(item)
+        return item if is_traced(item) else int(item)
     elif library_of(item) == "other":
         raise IndexError(f"cannot index with {item!r}: use integers, slices, None, ..., masks or integer arrays")
     kind = item.dtype.kind if isinstance(item, np.ndarray) else "i"

@@ -16,6 +16,7 @@ __all__ = [
     "copy_into",
     "dtype_name",
     "is_array",
+    "is_traced",
     "library_of",
     "namespace_of",
     "to_numpy",
@@ -82,6 +83,18 @@ def is_array(x: Any) -> bool:
     return True
 
 
+def is_traced(x: Any) -> bool:
+    """Whether `x` stands for an array of JAX in a function that is being compiled: its values are not known.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> is_traced(np.zeros(2))
+    False
+    """
+    return library_of(x) == "jax" and isinstance(x, sys.modules["jax"].core.Tracer)
+
+
 def namespace_of(x: Any) -> ModuleType:
     """Return the array-API namespace of an array's library (NumPy's for arrays of no library).
 
@@ -137,6 +150,11 @@ def to_numpy(x: Any) -> np.ndarray[Any, Any]:
         return np.asarray(x.get())
     if library == "other" and hasattr(x, "__dlpack__"):
         return np.from_dlpack(x)
+    if is_traced(x):
+        raise TypeError(
+            f"the values of {x} are needed here, and a function that JAX compiles knows shapes and dtypes alone: do "
+            "this outside of it, pass the array to it as a static argument, or as a NumPy array that it closes over"
+        )
     return np.asarray(x)
 
 

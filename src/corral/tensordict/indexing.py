@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from corral.arrays.indexing import assign, is_mask, normalize, take, taker
+from corral.arrays.libraries import is_traced
 from corral.arrays.operations import as_array
 from corral.arrays.operations import unbind as unbind_array
 from corral.tensordict.base import Base, NestedKey, Size, unravel_key
@@ -244,5 +245,8 @@ def indexed_size(size: Size, index: tuple[Any, ...]) -> Size:
         elif len(index) == 1 and not is_mask(item):
             return Size((*item.shape, *size[1:]))
         else:  # index arrays: let NumPy say
+            index = tuple(
+                np.zeros(each.shape, int) if is_traced(each) and not is_mask(each) else each for each in index
+            )
             return Size(take(np.broadcast_to(np.empty((), np.bool_), size), index).shape)
     return Size((*result, *rest))

@@ -8,7 +8,7 @@ from typing import Any
 from corral.arrays.libraries import library_of
 from corral.arrays.operations import stack as stack_arrays
 from corral.arrays.padding import nested
-from corral.tensordict import assembling
+from corral.tensordict import assembling, pytrees
 from corral.tensordict.abstract import TensorDictBase
 from corral.tensordict.base import Base
 from corral.tensordict.dense import TensorDict
@@ -236,3 +236,6 @@ def dense_stack_tds(td_list: Any, dim: int | None = None) -> Any:
     if dim is None:
         raise ValueError("If a list of tensordicts is provided, dim must not be None")
     return maybe_dense_stack(td_list, dim)
+
+
+pytrees.register_kind(LazyStackedTensorDict)

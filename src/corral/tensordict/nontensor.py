@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NoReturn
 import numpy as np
 
 from corral.arrays.indexing import normalize
+from corral.tensordict import pytrees
 from corral.tensordict.base import Size, as_size, device_name
 from corral.tensordict.names import Names
 from corral.tensordict.nontensor_base import ObjectEntry, added_by, cells_of, common_device, refuse_arrays
@@ -359,3 +360,7 @@ def entry_of(objects: np.ndarray[Any, Any], device: str | None) -> Any:
     if is_one(objects):
         return NonTensorData(objects[(0,) * objects.ndim], objects.shape, device)
     return NonTensorStack._of(objects, device)
+
+
+pytrees.register_kind(NonTensorData)
+pytrees.register_kind(NonTensorStack)

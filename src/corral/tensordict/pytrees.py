@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from corral.tensordict.base import Base, Size
-from corral.tensordict.names import Names
+from corral.tensordict.object_arrays import equal
 
 __all__ = ["register", "register_kind", "seen"]
 
@@ -18,27 +19,28 @@ _kinds: list[type[Any]] = []
 _done: set[tuple[str, type[Any]]] = set()
 
 
-class _Context:
+class _Dict:
     """What of a TensorDict is not in its leaves.
 
     As the shape of a leaf is no part of a tree's structure, neither are the lengths of the batch: two contexts are
-    equal if the batches have as many dimensions.
+    equal if the batches have as many dimensions. The order in which keys were set is kept, and not compared.
     """
 
-    __slots__ = ("device", "keys", "kind", "names", "size")
+    __slots__ = ("device", "keys", "kind", "names", "order", "size")
 
-    def __init__(self, kind: type[Any], keys: tuple[str, ...], size: Size, device: str | None, names: Names) -> None:
-        self.kind = kind
+    def __init__(self, td: Any, keys: tuple[str, ...], order: tuple[str, ...]) -> None:
+        self.kind = type(td)
         self.keys = keys
-        self.size = size
-        self.device = device
-        self.names = names
+        self.order = order
+        self.size = td._batch_size
+        self.device = td._device
+        self.names = td._names
 
     def _facts(self) -> tuple[Any, ...]:
         return self.kind, self.keys, len(self.size), self.device, self.names
 
     def __eq__(self, other: object) -> bool:
-        return self._facts() == other._facts() if isinstance(other, _Context) else NotImplemented
+        return self._facts() == other._facts() if isinstance(other, _Dict) else NotImplemented
 
     def __hash__(self) -> int:
         return hash(self._facts())
@@ -46,59 +48,202 @@ class _Context:
     def __repr__(self) -> str:
         return f"{self.kind.__name__}(batch_size={list(self.size)}, keys={list(self.keys)})"
 
+    def unflatten(self, values: Iterable[Any]) -> Any:
+        """Return a TensorDict of leaves that a function may have made into anything."""
+        leaves = list(values)
+        if any(leaf is None for leaf in leaves):
+            return None
+        shapes = [
+            tuple(leaf.shape)
+            for leaf in leaves
+            if hasattr(leaf, "shape") and not (isinstance(leaf, Base) and leaf._fits_any)
+        ]
+        size, dims = self.size, len(self.size)
+        names = self.names
+        if any(shape[:dims] != size for shape in shapes):
+            # A dimension was added in front, as by vmap, or the shapes share what they share.
+            added = all(shape[1 : dims + 1] == size for shape in shapes)
+            common: list[int] = []
+            for lengths in zip(*shapes, strict=False):
+                if len(set(lengths)) > 1 or len(common) == dims + added:
+                    break
+                common.append(lengths[0])
+            size = Size(common)
+            names = None
+        device = self.device
+        if any(str(getattr(leaf, "device", device)) != device for leaf in leaves if not isinstance(leaf, Base)):
+            device = None
+        entries = {
+            key: leaf._resized(size) if isinstance(leaf, Base) and leaf._fits_any else leaf
+            for key, leaf in zip(self.keys, leaves, strict=True)
+        }
+        return self.kind._make({key: entries[key] for key in self.order}, size, device, names)
 
-def _flatten(td: Any) -> tuple[list[Any], _Context]:
+
+class _Stack(NamedTuple):
+    """What of a lazy stack is not in its members."""
+
+    kind: type[Any]
+    stack_dim: int
+    name: str | None
+
+    def unflatten(self, values: Iterable[Any]) -> Any:
+        """Return a lazy stack; its dimension is the last possible one where members have lost dimensions."""
+        members = list(values)
+        if any(member is None for member in members):
+            return None
+        for member in members:
+            if not isinstance(member, Base):
+                raise TypeError(
+                    f"a {self.kind.__name__} cannot be made of a {type(member).__name__} in the place of a member: "
+                    "map over its leaves, or over its list of `tensordicts`"
+                )
+        counts = {len(member._batch_size) for member in members}
+        if len(counts) > 1:
+            raise RuntimeError(
+                f"a {self.kind.__name__} cannot be made of members with {sorted(counts)} batch dimensions: a function "
+                "that is mapped over its leaves must leave all members as many"
+            )
+        result = self.kind._of(members, min(self.stack_dim, *counts))
+        result._stack_name = self.name
+        return result
+
+
+class _Objects:
+    """Objects that are no arrays: part of the structure, so that functions are compiled for each of them anew.
+
+    JAX keeps contexts for as long as what it has compiled, and compares them by value: objects that can change are
+    copied for it, lest what was compiled for their old value be taken for compiled for the new one.
+    """
+
+    __slots__ = ("copies", "device", "kind", "objects", "size")
+
+    def __init__(self, entry: Any, kept: bool) -> None:
+        self.kind = type(entry)
+        self.size = entry._batch_size
+        self.device = entry._device
+        self.objects = (entry._unwrapped(),) if entry._fits_any else tuple(entry.flat())
+        self.copies = tuple(map(_frozen, self.objects)) if kept else self.objects
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Objects):
+            return NotImplemented
+        mine, theirs = (
+            (each.kind, each.device, len(each.size) if each.kind._fits_any else each.size) for each in (self, other)
+        )
+        return mine == theirs and _alike(self.copies, other.copies)
+
+    def __hash__(self) -> int:
+        return hash((self.kind, *(each if _has_hash(each) else type(each) for each in self.copies)))
+
+    def __repr__(self) -> str:
+        return f"{self.kind.__name__}({list(self.copies)})"
+
+    def unflatten(self, values: Iterable[Any]) -> Any:
+        """Return an entry of the objects as they were."""
+        objects = [
+            one if one is copied or _alike(one, copied) else copy.deepcopy(copied)
+            for one, copied in zip(self.objects, self.copies, strict=True)
+        ]
+        if self.kind._fits_any:
+            return self.kind(objects[0], self.size, self.device)
+        entry = self.kind.from_flat(objects, self.size)
+        entry._device = self.device
+        return entry
+
+
+def _has_hash(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+def _frozen(value: Any) -> Any:
+    """Return a copy of an object that can change, as its lack of a hash tells."""
+    if _has_hash(value):
+        return value
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # it cannot be copied: what it is now cannot be kept
+        return value
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two objects are equal, arrays in them by their values."""
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(_alike, one, other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_alike(value, other[key]) for key, value in one.items())
+    try:
+        return getattr(one, "shape", None) == getattr(other, "shape", None) and equal(one, other)
+    except Exception:  # objects that refuse to be compared are not known to be equal
+        return False
+
+
+_Context = _Dict | _Stack | _Objects
+
+
+def _flatten(td: Any, sort: bool, kept: bool = False) -> tuple[list[Any], _Context, tuple[Any, ...]]:
+    """Return the children of a TensorDict, all else, and what each is found by.
+
+    Children are in the order of their keys' names if `sort`, else in that of the keys. What else there is shall stay
+    as it is if `kept`.
+    """
+    if td._holds_objects:
+        return [], _Objects(td, kept), ()
+    members = td._members()
+    if members is not None:
+        return list(members), _Stack(type(td), td.stack_dim, td._stack_name), tuple(range(len(members)))
     items = dict(td._source.items())
-    return list(items.values()), _Context(type(td), tuple(items), td._batch_size, td._device, td._names)
+    order = tuple(items)
+    keys = tuple(sorted(items)) if sort else order
+    return [items[key] for key in keys], _Dict(td, keys, order), keys
 
 
 def _unflatten(context: _Context, values: Iterable[Any]) -> Any:
-    """Return a TensorDict of leaves that a function may have made into anything."""
-    leaves = list(values)
-    if any(leaf is None for leaf in leaves):
-        return None
-    shapes = [tuple(leaf.shape) for leaf in leaves if hasattr(leaf, "shape")]
-    size, dims, names = context.size, len(context.size), context.names
-    if any(shape[:dims] != size for shape in shapes):
-        # A dimension was added in front, as by vmap, or the shapes share what they share.
-        added = all(shape[1 : dims + 1] == size for shape in shapes)
-        common: list[int] = []
-        for lengths in zip(*shapes, strict=False):
-            if len(set(lengths)) > 1 or len(common) == dims + added:
-                break
-            common.append(lengths[0])
-        size, names = Size(common), None
-    device = context.device
-    if any(str(getattr(leaf, "device", device)) != device for leaf in leaves if not isinstance(leaf, Base)):
-        device = None
-    return context.kind._make(dict(zip(context.keys, leaves, strict=True)), size, device, names)
+    return context.unflatten(values)
 
 
 def _with_optree(optree: Any, kind: type[Any]) -> None:
-    def flatten(td: Any) -> tuple[list[Any], _Context, tuple[str, ...]]:
-        values, context = _flatten(td)
-        return values, context, context.keys
+    def flatten(td: Any) -> tuple[list[Any], _Context, tuple[Any, ...]]:
+        return _flatten(td, True)
 
     everywhere = optree.registry.__dict__["__GLOBAL_NAMESPACE"]
     optree.register_pytree_node(kind, flatten, _unflatten, namespace=everywhere)
 
 
 def _with_torch(pytree: Any, kind: type[Any]) -> None:
+    def flatten(td: Any) -> tuple[list[Any], _Context]:
+        values, context, _ = _flatten(td, False)  # in the order of the keys, as torch has it for dicts
+        return values, context
+
     def with_keys(td: Any) -> tuple[list[Any], _Context]:
-        values, context = _flatten(td)
-        return [(pytree.MappingKey(key), value) for key, value in zip(context.keys, values, strict=True)], context
+        values, context, names = _flatten(td, False)
+        step = pytree.SequenceKey if isinstance(context, _Stack) else pytree.MappingKey
+        return [(step(name), value) for name, value in zip(names, values, strict=True)], context
 
     pytree.register_pytree_node(
-        kind, _flatten, lambda values, context: _unflatten(context, values), flatten_with_keys_fn=with_keys
+        kind, flatten, lambda values, context: _unflatten(context, values), flatten_with_keys_fn=with_keys
     )
 
 
 def _with_jax(tree_util: Any, kind: type[Any]) -> None:
-    def with_keys(td: Any) -> tuple[list[Any], _Context]:
-        values, context = _flatten(td)
-        return [(tree_util.DictKey(key), value) for key, value in zip(context.keys, values, strict=True)], context
+    def flatten(td: Any) -> tuple[list[Any], _Context]:
+        values, context, _ = _flatten(td, True, True)
+        return values, context
 
-    tree_util.register_pytree_with_keys(kind, with_keys, _unflatten, _flatten)
+    def with_keys(td: Any) -> tuple[list[Any], _Context]:
+        values, context, names = _flatten(td, True, True)
+        step = tree_util.SequenceKey if isinstance(context, _Stack) else tree_util.DictKey
+        return [(step(name), value) for name, value in zip(names, values, strict=True)], context
+
+    tree_util.register_pytree_with_keys(kind, with_keys, _unflatten, flatten)
 
 
 _LIBRARIES: dict[str, Callable[[Any, type[Any]], None]] = {

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Iterable
 from typing import Any
 
+from corral.tensordict import pytrees
 from corral.tensordict.base import Base
 
 __all__ = ["common_class", "known", "name_of", "register_class", "state_into", "stored_as"]
@@ -66,6 +67,7 @@ def stored_as(front: Any, storage: type[Any]) -> Any:
         kind = made[storage] = types.new_class(
             front.__name__, (front, storage), {"_abstract": True}, lambda body: body.update(names)
         )
+        pytrees.register_kind(kind)
     return kind
 
 
