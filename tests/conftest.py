@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from engines import VARIABLE
+from engines import KINDS, VARIABLE
 from hypothesis import settings
 
 faulthandler.enable()
@@ -24,7 +24,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_addoption(parser):
-    parser.addoption("--backend", default="shm", help="the backend that the tests' ranks run on (default: shm)")
+    parser.addoption(
+        "--backend", default="shm", choices=KINDS, help="the backend that the tests' ranks run on (default: shm)"
+    )
 
 
 def pytest_configure(config):
@@ -45,7 +47,7 @@ def backend(request, monkeypatch):
     """The backend of the ranks that the test starts."""
     name = getattr(request, "param", request.config.getoption("backend"))
     only = request.node.get_closest_marker("only")
-    if only is not None and name not in only.args:
+    if only is not None and name.removesuffix("-copy") not in only.args:
         pytest.skip(f"it is about {' and '.join(only.args)}")
     monkeypatch.setenv(VARIABLE, name)
     return name

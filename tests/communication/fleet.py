@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import tempfile
 import traceback
 from typing import Any
 
-from engines import chosen
-
-from corral.processes import die_with_parent
-
-_spawn = multiprocessing.get_context("spawn")
+from engines import settle
+from starting import Ranks
 
 
 class Fleet:
@@ -21,15 +17,8 @@ class Fleet:
     def __init__(self, size: int, gloo: bool = False, **init: Any) -> None:
         self.size = size
         self.folder = tempfile.TemporaryDirectory()
-        self.ends, self.processes = [], []
-        for rank in range(size):
-            ours, theirs = _spawn.Pipe()
-            work = (theirs, os.getpid(), rank, size, self.folder.name, gloo, init)
-            process = _spawn.Process(target=_serve, args=work, daemon=True)
-            process.start()
-            theirs.close()
-            self.ends.append(ours)
-            self.processes.append(process)
+        self.ranks = Ranks(_serve, [(rank, size, self.folder.name, gloo, init) for rank in range(size)])
+        self.ends = self.ranks.ends
 
     def __call__(self, function: Any, *arguments: Any, timeout: float = 60.0) -> list[Any]:
         """Call ``function(rank, size, *arguments)`` on every rank; return what each returned."""
@@ -50,23 +39,21 @@ class Fleet:
     def close(self) -> None:
         for end in self.ends:
             end.send(None)
-        for process in self.processes:
+        for process in self.ranks.processes:
             process.join(60)
-            code = process.exitcode
-            if code is None:
-                process.kill()
-                process.join()
-            assert code == 0
+        codes = [process.exitcode for process in self.ranks.processes]
+        self.ranks.close()
         self.folder.cleanup()
+        assert codes == [0] * self.size
 
 
-def _serve(end: Any, parent: int, rank: int, size: int, folder: str, gloo: bool, init: dict[str, Any]) -> None:
-    die_with_parent(parent)
+def _serve(end: Any, rank: int, size: int, folder: str, gloo: bool, init: dict[str, Any]) -> None:
+    backend = settle(rank, size)
     os.environ["OMP_NUM_THREADS"] = "1"
     import corral.distributed as dist
 
     dist.init_process_group(
-        chosen(), init_method=f"file://{folder}/corral", rank=rank, world_size=size, timeout=20, **init
+        backend, init_method=f"file://{folder}/corral", rank=rank, world_size=size, timeout=20, **init
     )
     if gloo:
         import torch.distributed

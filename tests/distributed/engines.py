@@ -10,17 +10,39 @@ from typing import Any
 
 from corral.distributed import groups
 
-__all__ = ["VARIABLE", "chosen", "next_sequence", "patience", "through_with", "waited"]
+__all__ = ["KINDS", "VARIABLE", "chosen", "next_sequence", "on_mpi", "patience", "settle", "through_with", "waited"]
 
 VARIABLE = "CORRAL_TEST_BACKEND"
 _PROGRAMS = Path(__file__).parents[2] / "docs" / "programs"
 _EXAMPLES = {"sockets": _PROGRAMS / "socket_transport.py"}
 """Backends that are not part of the package, and what makes them known."""
+KINDS = ("shm", "shm-copy", "gloo", "mpi", "hybrid", "hybrid-mpi", *_EXAMPLES)
+"""What the tests' ranks can run on: backends, but `shm-copy` is shared memory where the kernel forbids ranks to reach
+into each other's memory, and `hybrid` is over gloo unless it says otherwise."""
 
 
 def chosen() -> str:
-    """Return the name of the backend to test, after making it known if the package does not."""
-    name = os.environ.get(VARIABLE, "shm")
+    """Return what the test's ranks are to run on: the name of a backend, or one of `KINDS`."""
+    return os.environ.get(VARIABLE, "shm")
+
+
+def on_mpi() -> bool:
+    """Whether they are to be started by mpirun."""
+    return chosen() in ("mpi", "hybrid-mpi")
+
+
+def settle(rank: int, size: int) -> str:
+    """Make this process ready to be a rank; return the name of the backend to ask for."""
+    name = chosen()
+    if name == "shm-copy":
+        from forbidding import forbid_direct_access
+
+        forbid_direct_access()
+        return "shm"
+    if name.startswith("hybrid"):  # two hosts
+        os.environ["CORRAL_HOST_ID"] = f"host {2 * rank // size}"
+        os.environ["CORRAL_HYBRID"] = "mpi" if on_mpi() else "gloo"
+        return "hybrid"
     path = _EXAMPLES.get(name)
     if path is not None:
         spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -65,4 +87,4 @@ def _ask(rank: int) -> Any:
 
 def patience() -> float:
     """Return how many times as long as shared memory's ranks those of this backend may take to end."""
-    return 1.0 if os.environ.get(VARIABLE, "shm") == "shm" else 3.0
+    return 1.0 if chosen().startswith("shm") else 3.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import tempfile
 import time
@@ -12,13 +11,10 @@ from multiprocessing.connection import wait
 from typing import Any
 
 import numpy as np
-from engines import chosen, patience
-
-from corral.processes import die_with_parent
+from engines import patience, settle
+from starting import Ranks
 
 __all__ = ["DTYPES", "LAYOUTS", "in_layout", "run", "values"]
-
-_spawn = multiprocessing.get_context("spawn")
 
 
 def run(
@@ -39,43 +35,21 @@ def run(
     exits = exits or {}
     before = dict(os.environ)
     os.environ.update(environment or {})
-    ends, processes = [], []
     with tempfile.TemporaryDirectory() as folder:
+        ranks = None
         try:
-            for rank in range(size):
-                ours, theirs = _spawn.Pipe(duplex=False)
-                process = _spawn.Process(
-                    target=_rank,
-                    args=(
-                        theirs,
-                        os.getpid(),
-                        function,
-                        rank,
-                        size,
-                        f"file://{folder}/meet",
-                        group_timeout,
-                        init,
-                        args,
-                    ),
-                    daemon=True,
-                )
-                process.start()
-                theirs.close()
-                ends.append(ours)
-                processes.append(process)
-            return _collect(ends, processes, timeout * patience(), exits)
+            work = [(function, rank, size, f"file://{folder}/meet", group_timeout, init, args) for rank in range(size)]
+            ranks = Ranks(_rank, work)
+            return _collect(ranks.ends, ranks.processes, timeout * patience(), exits)
         finally:
             os.environ.clear()
             os.environ.update(before)
-            for process in processes:
-                if process.is_alive():
-                    process.kill()
-                process.join()
+            if ranks is not None:
+                ranks.close()
 
 
 def _rank(
     end: Any,
-    parent: int,
     function: Callable[..., Any],
     rank: int,
     size: int,
@@ -84,13 +58,11 @@ def _rank(
     init: dict[str, Any],
     args: tuple[Any, ...],
 ) -> None:
-    die_with_parent(parent)  # a test run that is killed kills none of its ranks, and some wait for ever
+    backend = settle(rank, size)
     import corral.distributed as dist
 
     try:
-        dist.init_process_group(
-            chosen(), init_method=meeting, rank=rank, world_size=size, timeout=group_timeout, **init
-        )
+        dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=size, timeout=group_timeout, **init)
         result = function(rank, size, *args)
         end.send((True, result))
     except BaseException:

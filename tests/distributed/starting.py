@@ -1,0 +1,155 @@
+"""Starts the ranks of a test: as processes of its own or, on MPI, by mpirun."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from engines import on_mpi
+
+from corral.processes import die_with_parent
+
+__all__ = ["Ranks", "end_group", "mpirun"]
+
+_spawn = multiprocessing.get_context("spawn")
+_START = 60.0  # seconds for mpirun to start the ranks
+_END = 10.0  # seconds for mpirun to end once they have
+
+
+class Ranks:
+    """A process for each rank, which calls ``target(end, *arguments[rank])``.
+
+    Attributes
+    ----------
+    ends : list of Connection
+        The other ends of the connections that the ranks get.
+    processes : list
+        With the attribute ``exitcode`` and the methods ``join``, ``is_alive`` and ``kill`` of
+        `multiprocessing.Process`.
+    """
+
+    def __init__(self, target: Callable[..., None], arguments: Sequence[tuple[Any, ...]]) -> None:
+        self.ends: list[Connection] = []
+        self.processes: list[Any] = []
+        self._mpirun: subprocess.Popen[bytes] | None = None
+        try:
+            if on_mpi():
+                self._start_by_mpirun(target, arguments)
+            else:
+                self._start(target, arguments)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, target: Callable[..., None], arguments: Sequence[tuple[Any, ...]]) -> None:
+        for each in arguments:
+            ours, theirs = _spawn.Pipe()
+            self.ends.append(ours)
+            process = _spawn.Process(target=_rank, args=(theirs, os.getpid(), target, each), daemon=True)
+            process.start()
+            theirs.close()
+            self.processes.append(process)
+
+    def _start_by_mpirun(self, target: Callable[..., None], arguments: Sequence[tuple[Any, ...]]) -> None:
+        size = len(arguments)
+        command = [*mpirun(), "--runtime-options", "continuous", "-n", str(size)]
+        command += [sys.executable, str(Path(__file__).with_name("mpi_rank.py"))]
+        with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
+            address = f"{folder}/ranks"
+            listener.bind(address)
+            listener.listen(2 * size)
+            listener.settimeout(1.0)
+            self._mpirun = subprocess.Popen([*command, address], stdin=subprocess.DEVNULL, start_new_session=True)
+            connections: dict[tuple[str, int], Connection] = {}
+            deadline = time.monotonic() + _START
+            while len(connections) < 2 * size:
+                try:
+                    connection = Connection(listener.accept()[0].detach())
+                except TimeoutError:
+                    assert self._mpirun.poll() is None, f"mpirun ended with {self._mpirun.returncode}"
+                    assert time.monotonic() < deadline, f"of {size} ranks there are {sorted(connections)}"
+                else:
+                    connections[connection.recv()] = connection
+        for rank, each in enumerate(arguments):
+            end = connections["rank", rank]
+            end.send(sys.path)
+            end.send((target, each))
+            self.ends.append(end)
+            self.processes.append(_Watched(connections["watch", rank]))
+
+    def close(self) -> None:
+        """End what has not ended."""
+        for process in self.processes:
+            if process.is_alive():
+                process.kill()
+            process.join()
+        for end in self.ends:
+            end.close()
+        if self._mpirun is not None:
+            try:
+                self._mpirun.wait(_END)
+            except subprocess.TimeoutExpired:
+                end_group(self._mpirun)
+
+
+class _Watched:
+    """A rank that mpirun has started, whose parent tells of it."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.exitcode: int | None = None
+
+    def join(self, timeout: float | None = None) -> None:
+        if self.exitcode is None and self._connection.poll(_END if timeout is None else timeout):
+            try:
+                self.exitcode = self._connection.recv()
+            except (EOFError, OSError):  # its parent is gone, and it with that
+                self.exitcode = -signal.SIGKILL
+            self._connection.close()
+
+    def is_alive(self) -> bool:
+        self.join(0.0)
+        return self.exitcode is None
+
+    def kill(self) -> None:
+        try:
+            self._connection.send("kill")
+        except OSError:
+            pass
+
+
+def _rank(end: Connection, parent: int, target: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    die_with_parent(parent)  # a test run that is killed kills none of its ranks, and some wait for ever
+    target(end, *arguments)
+
+
+def mpirun() -> list[str]:
+    """Return the command that starts ranks of MPI, or skip the test."""
+    import pytest  # not where ranks import this module
+
+    pytest.importorskip("mpi4py")
+    command = Path(sysconfig.get_path("scripts")) / "mpirun"
+    if not command.exists():
+        pytest.skip("Open MPI is not installed in this environment")
+    as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    return [str(command), *as_root, "--oversubscribe"]
+
+
+def end_group(process: subprocess.Popen[Any]) -> None:
+    """End a process that was started in a session of its own, with all that it has left in its process group."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
