@@ -249,9 +249,12 @@ def reducible(type: int, op: int) -> bool: ...
 
 def element_bytes(type: int) -> int: ...
 
-def combine(type: int, op: int, factors: Sequence[float], contributions: Sequence[object], into: object) -> None:
+def accumulator_bytes(type: int) -> int:
+    """Bytes of an element of a result that is not whole yet."""
+
+def combine(type: int, op: int, factors: Sequence[float], contributions: Sequence[object], into: object, before: object | None = None, last: bool = True, ranks: int = 0) -> None:
     """
-    Combine contributions in their order; each has its factor, which matters to a sum of products alone.
+    Combine contributions in their order; each has its factor, which matters to a sum of products alone. Of more than these, `before` is what those before them came to, by a call that was not the `last`.
     """
 
 class Process:

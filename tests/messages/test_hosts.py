@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import pytest
 from wires import run
@@ -9,7 +11,7 @@ from wires import run
 from corral.backends.base import Reduction
 from corral.backends.messages.frames import PART
 
-HOSTS = ["aabbb", "ababc", "abcd", "aaaa", "ab", "a", "abcdefghijklmnopqrst"]
+HOSTS = ["aabbb", "aaabcc", "ababc", "abcd", "aaaa", "ab", "a", "abcdefghijklmnopqrst"]
 SIZES = [0, 3, 3000, 20_000]
 
 
@@ -119,3 +121,63 @@ def _counted(backend, net):
 def test_one_message_for_each_host():
     for counts in run(_counted, list("abaabbccc")):
         assert counts == {"gather": 2, "rows": 2, "scatter": 2, "broadcast": 2}
+
+
+def _carried(backend, net):
+    """Return how many parts each host has sent to others, and of how many bytes, by a reduction."""
+    big = np.full(300_000, float(backend.rank))
+    sent = {}
+    for name in ("reduce", "all_reduce"):
+        backend.barrier()
+        since = len(net.log)
+        backend.barrier()
+        if name == "reduce":
+            backend.reduce([big.copy()], Reduction("sum"), 1)
+        else:
+            backend.all_reduce([big.copy()], Reduction("sum"))
+        backend.barrier()
+        parts = [each for each in net.log[since:] if each[2].kind == PART]
+        between = [(net.hosts[s], size) for s, t, _, size in parts if net.hosts[s] != net.hosts[t]]
+        sent[name] = {host: [size for from_, size in between if from_ == host] for host in sorted(set(net.hosts))}
+    return sent
+
+
+def test_of_a_reduction_one_array_leaves_each_host():
+    size = 300_000 * 8
+    for sent in run(_carried, list("aaabbcccc")):
+        assert sent["reduce"] == {"a": [size], "b": [size], "c": [size]}
+        assert sum(map(sum, sent["all_reduce"].values())) == 2 * 2 * size  # there and back
+
+
+TYPES = ["f2", "f4", "f8", "c8", "i2", "u8", "?"]
+
+
+def _reduced(backend, net):
+    """Return the bits of reductions that rounding makes depend on their order, of several types at once."""
+    rng = np.random.default_rng(backend.rank)
+    count = 700_001
+    given = [np.asarray(rng.normal(size=count) * 100).astype(kind) for kind in TYPES]
+    results = []
+    for reduction in (
+        Reduction("sum"),
+        Reduction("avg"),
+        Reduction("product"),
+        Reduction("premul_sum", backend.rank + 0.3),
+    ):
+        arrays = [each.copy() for each in given]
+        backend.all_reduce(arrays, reduction)
+        kept = [each.copy() for each in given]
+        backend.reduce(kept, reduction, 1)
+        assert [each.tobytes() for each in kept] == [
+            each.tobytes() for each in (arrays if backend.rank == 1 else given)
+        ]
+        results.append([hashlib.sha256(each).hexdigest() for each in arrays])
+    return results
+
+
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning", "ignore:invalid value:RuntimeWarning")
+def test_a_reductions_bits_do_not_depend_on_the_hosts():
+    expected = run(_reduced, list("aaaaa"))
+    assert len({repr(each) for each in expected}) == 1
+    for hosts in ("aabbb", "abcde", "abbbb", "ababa"):
+        assert run(_reduced, list(hosts)) == expected

@@ -7,6 +7,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -136,29 +137,40 @@ nb::object flatten_tree_rows(nb::handle tree, int64_t count) {
 constexpr uint64_t block_bytes = 128 * 1024;
 
 void combine(uint64_t type, uint32_t op, const std::vector<double>& factors, nb::sequence contributions,
-             nb::handle into) {
-    Reduction reduction{type, static_cast<ReduceOp>(op), static_cast<uint32_t>(factors.size()), 1.0};
+             nb::handle into, nb::handle before, bool last, uint32_t ranks) {
+    Reduction reduction{type, static_cast<ReduceOp>(op), ranks != 0 ? ranks : static_cast<uint32_t>(factors.size()),
+                        1.0};
     if (op > static_cast<uint32_t>(ReduceOp::premul_sum) || factors.empty() || !reducible(reduction))
         throw nb::type_error("the reduction has no meaning for this dtype");
     Bytes out(into, true);
+    std::optional<Bytes> start;
+    if (!before.is_none()) start.emplace(before, false);
     std::vector<Bytes> in;
     for (nb::handle each : contributions) in.emplace_back(each, false);
-    uint64_t item = element_bytes(type);
-    if (in.size() != factors.size() || out.size() % item != 0)
+    uint64_t item = element_bytes(type), wide = accumulator_bytes(type), out_item = last ? item : wide;
+    uint64_t all = out.size() / out_item;
+    if (in.size() != factors.size() || out.size() % out_item != 0)
         throw nb::value_error("there must be one contribution for each factor, of whole elements");
     for (auto& each : in)
-        if (each.size() != out.size()) throw nb::value_error("contributions and result must have one size");
+        if (each.size() != all * item) throw nb::value_error("contributions and result must have one size");
+    if (start && start->size() != all * wide) throw nb::value_error("what came before must be of the result's size");
     nb::gil_scoped_release release;
-    uint64_t most = std::min(block_bytes, out.size()) / item;
-    std::vector<std::byte> accumulator(most * accumulator_bytes(type));
-    for (uint64_t first = 0, all = out.size() / item; first < all; first += most) {
+    uint64_t most = std::min(block_bytes / item, all);
+    std::vector<std::byte> accumulator(most * wide);
+    for (uint64_t first = 0; first < all; first += most) {
         size_t n = std::min(most, all - first);
+        if (start) std::memcpy(accumulator.data(), start->data() + first * wide, n * wide);
         for (size_t r = 0; r < in.size(); ++r) {
             reduction.factor = factors[r];
-            (r == 0 ? reduce_begin : reduce_next)(reduction, in[r].data() + first * item, accumulator.data(), n);
+            (r == 0 && !start ? reduce_begin : reduce_next)(reduction, in[r].data() + first * item, accumulator.data(),
+                                                            n);
         }
         // Only now: the result may lie where one of the contributions does.
-        reduce_end(reduction, accumulator.data(), out.data() + first * item, n);
+        std::byte* result = out.data() + first * out_item;
+        if (last)
+            reduce_end(reduction, accumulator.data(), result, n);
+        else
+            std::memcpy(result, accumulator.data(), n * wide);
     }
 }
 
@@ -203,13 +215,16 @@ void register_memory(nb::module_& m) {
         },
         "type"_a, "op"_a);
     m.def("element_bytes", &element_bytes, "type"_a);
+    m.def("accumulator_bytes", &accumulator_bytes, "type"_a, "Bytes of an element of a result that is not whole yet.");
     m.def(
         "combine", &combine,
         nb::sig(
-            "def combine(type: int, op: int, factors: Sequence[float], contributions: Sequence[object], into: object) "
-            "-> None"),
-        "type"_a, "op"_a, "factors"_a, "contributions"_a, "into"_a,
-        "Combine contributions in their order; each has its factor, which matters to a sum of products alone.");
+            "def combine(type: int, op: int, factors: Sequence[float], contributions: Sequence[object], into: object, "
+            "before: object | None = None, last: bool = True, ranks: int = 0) -> None"),
+        "type"_a, "op"_a, "factors"_a, "contributions"_a, "into"_a, "before"_a.none() = nb::none(), "last"_a = true,
+        "ranks"_a = 0,
+        "Combine contributions in their order; each has its factor, which matters to a sum of products alone. Of more "
+        "than these, `before` is what those before them came to, by a call that was not the `last`.");
     nb::class_<Process>(m, "Process", "Another process of this host.")
         .def(nb::init<pid_t, uint64_t>(), "pid"_a, "started"_a)
         .def("alive", &Process::alive)

@@ -6,13 +6,13 @@ the lowest claim to the turn and sleeps when there is nothing of that kind.
 
 from __future__ import annotations
 
-import atexit
 import os
 import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from corral.backends.at_exit import AtExit
 from corral.backends.messages import frames
 from corral.backends.messages.carrier import Carrier
 from corral.backends.messages.frames import BadFrameError, Frame
@@ -77,7 +77,7 @@ class Job:
         self._carrier = Carrier(self)
         self._waste = memoryview(b"")
         _jobs.add(self)
-        atexit.register(self._end)  # after the transport has: so that it comes before what that does at exit
+        self._at_exit = AtExit(self._end)  # after the transport has: so that it comes before what that does at exit
 
     def global_rank(self, rank: int) -> int:
         """Return the rank that a user knows the job's `rank` by, once the job has shrunk."""
@@ -352,7 +352,7 @@ class Job:
         """Tell the others that this rank leaves, and release everything."""
         if self._over():
             return
-        atexit.unregister(self._end)
+        self._at_exit.cancel()
 
         def say() -> None:
             for context in list(self.rounds.ledgers):

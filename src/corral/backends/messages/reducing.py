@@ -12,6 +12,7 @@ import numpy as np
 from corral import _core
 from corral.backends.messages.agreement import Round
 from corral.backends.messages.calls import Call, digest_of
+from corral.backends.messages.chains import combine_along, follow_each_other
 from corral.backends.messages.verdicts import ALL, Blob, Record
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ class Reduce(Round):
     """A reduction.
 
     Where much is to be combined, each rank does an equal part of it, which all others give it; what it has combined
-    it gives to whoever gets the result. Where the result is scattered, that part is the rank's own.
+    it gives to whoever gets the result. Where the result is scattered, that part is the rank's own. Between hosts,
+    where it is not, it goes from host to host: see `chains`.
 
     Parameters
     ----------
@@ -109,7 +111,7 @@ class Reduce(Round):
         for number, blob in enumerate(blobs[self.ledger.rank]):
             given = [blobs[rank][number].content for rank in range(len(calls))]
             out = bytearray(len(blob.content))
-            self._combine(self.parts[number].runs, given, memoryview(out))
+            self.combine(self.parts[number].runs, range(len(calls)), given, memoryview(out))
             records.append(Record(blob.dst, 0, bytes(out)))
         return records
 
@@ -131,10 +133,13 @@ class Reduce(Round):
         for record in records:
             if record.content is None and 0 <= record.src < n:
                 self._factors[record.src] = _factor(record.number)
-        cuts = [self._cut(rank) for rank in range(n + 1)]
         scattered = self.result == Result.SCATTERED
+        if not scattered and follow_each_other(self.ledger.tree.hosts):
+            combine_along(self)
+            return
+        cuts = [*(self.cut(self.parts[0].nbytes // n * rank) for rank in range(n)), self.parts[0].nbytes]
         own = self.parts[me] if scattered else self.parts[0].part(cuts[me], cuts[me + 1] - cuts[me])
-        runs = self._runs if scattered else _between(self._runs, cuts[me], cuts[me + 1])
+        runs = self._runs if scattered else self.runs_between(cuts[me], cuts[me + 1])
         others = [(me + k) % n for k in range(1, n)]
         parts = {rank: memoryview(np.empty(own.nbytes, np.uint8)) for rank in others}
         missing = set(others)
@@ -162,7 +167,7 @@ class Reduce(Round):
         given: list[bytes | memoryview] = [parts[rank] if rank != me else b"" for rank in range(n)]
         given[me] = mine[0] if len(mine) == 1 else own.read()
         out = memoryview(np.empty(own.nbytes, np.uint8))
-        self._combine(runs, given, out)
+        self.combine(runs, range(n), given, out)
         if self.into is not None:
             whole = self.result == Result.SCATTERED
             (self.into if whole else self.into.part(cuts[me], cuts[me + 1] - cuts[me])).write(out)
@@ -172,41 +177,54 @@ class Reduce(Round):
             if rank != me:
                 self.give(rank, n + me, [out] if len(out) else [])
 
-    def _combine(self, runs: _Runs, given: Sequence[bytes | memoryview], out: memoryview) -> None:
-        start = 0
-        for kind, nbytes in runs:
-            end = start + nbytes
-            if nbytes:
-                part = [memoryview(each)[start:end] for each in given]
-                _core.combine(kind, self.op, self._factors, part, out[start:end])
-            start = end
+    def combine(
+        self,
+        runs: _Runs,
+        ranks: Sequence[int],
+        given: Sequence[bytes | memoryview],
+        out: memoryview,
+        before: memoryview | None = None,
+        last: bool = True,
+    ) -> None:
+        """Combine what some ranks give: after what came `before`, if anything did, and before others, if not `last`.
 
-    def _cut(self, part: int) -> int:
-        """Return where a rank's part of an evenly divided result begins: between two elements, alike on all ranks."""
-        total = self.parts[0].nbytes
-        if part == self.ledger.size:
-            return total
-        target, start = total // self.ledger.size * part, 0
+        Between hosts accumulators travel, of 16-bit floats as float32: in `before`, and in `out` unless it is the last.
+        """
+        n = self.ledger.size
+        factors = [self._factors[rank] for rank in ranks]
+        at_in = at_before = at_out = 0
+        for kind, nbytes in runs:
+            if not nbytes:
+                continue
+            wide = nbytes // _core.element_bytes(kind) * _core.accumulator_bytes(kind)
+            size = nbytes if last else wide
+            part = [memoryview(each)[at_in : at_in + nbytes] for each in given]
+            start = None if before is None else before[at_before : at_before + wide]
+            _core.combine(kind, self.op, factors, part, out[at_out : at_out + size], start, last, n)
+            at_in, at_before, at_out = at_in + nbytes, at_before + wide, at_out + size
+
+    def cut(self, target: int) -> int:
+        """Return where to cut near, and not behind, a place: between two elements, alike on all ranks."""
+        start = 0
         for _, nbytes in self._runs:
             if target < start + nbytes:
                 return start + (target - start) // _CUT * _CUT
             start += nbytes
         return start
 
+    def runs_between(self, first: int, last: int) -> list[tuple[int, int]]:
+        """Return what lies in a range of elements of several types."""
+        found, start = [], 0
+        for kind, nbytes in self._runs:
+            low, high = max(start, first), min(start + nbytes, last)
+            if low < high:
+                found.append((kind, high - low))
+            start += nbytes
+        return found
+
     def settle(self) -> None:
         if self.into is not None:
             self.into.settle()
-
-
-def _between(runs: _Runs, first: int, last: int) -> list[tuple[int, int]]:
-    """Return what lies in a range of elements of several types."""
-    found, start = [], 0
-    for kind, nbytes in runs:
-        low, high = max(start, first), min(start + nbytes, last)
-        if low < high:
-            found.append((kind, high - low))
-        start += nbytes
-    return found
 
 
 def _bits(factor: float) -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from corral.backends.messages.trees import place_in_tree
 from corral.backends.messages.verdicts import Record
 
 if TYPE_CHECKING:
@@ -106,9 +107,9 @@ def _broadcast(round_: Exchange) -> None:
     leaders = [root, *(ranks[0] for ranks in others)]
     ranks = home if me in home else _home(round_, me)
     local = [root, *(r for r in home if r != root)] if ranks is home else ranks
-    source, targets = _place_in_tree(local, me)
+    source, targets = place_in_tree(local, me)
     if me in leaders:
-        above, below = _place_in_tree(leaders, me)
+        above, below = place_in_tree(leaders, me)
         source, targets = (above, below + targets) if me != root else (-1, below + targets)
     memory = round_.gives[0] if me == root else round_.takes[0]
     assert memory is not None
@@ -123,20 +124,6 @@ def _broadcast(round_: Exchange) -> None:
             pass_on()
         else:
             round_.expect(source, number, pieces, pass_on)
-
-
-def _place_in_tree(ranks: Sequence[int], me: int) -> tuple[int, list[int]]:
-    """Return whom a rank hears from, and whom it tells, in a binomial tree of ranks below the first one."""
-    place = ranks.index(me)
-    low = place & -place if place else 1 << len(ranks).bit_length()
-    source = ranks[place - low] if place else -1
-    below = []
-    step = low >> 1
-    while step:
-        if place + step < len(ranks):
-            below.append(ranks[place + step])
-        step >>= 1
-    return source, below
 
 
 def _to_all(round_: Exchange) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["Tree"]
+__all__ = ["Tree", "place_in_tree"]
 
 _FAN_OUT = 16
 
@@ -70,3 +70,23 @@ class Tree:
     def size(self) -> int:
         """How many ranks this one speaks for, itself included."""
         return 1 + sum(map(len, self.children.values()))
+
+
+def place_in_tree(ranks: Sequence[int], me: int) -> tuple[int, list[int]]:
+    """Return whom a rank hears from, and whom it tells, in a binomial tree of ranks below the first one.
+
+    Examples
+    --------
+    >>> place_in_tree([5, 6, 7, 8], 7), place_in_tree([5, 6, 7, 8], 5)
+    ((5, [8]), (-1, [7, 6]))
+    """
+    place = ranks.index(me)
+    low = place & -place if place else 1 << len(ranks).bit_length()
+    source = ranks[place - low] if place else -1
+    below = []
+    step = low >> 1
+    while step:
+        if place + step < len(ranks):
+            below.append(ranks[place + step])
+        step >>= 1
+    return source, below
