@@ -54,7 +54,7 @@ def backend(request, monkeypatch):
 
 
 def _children() -> set[int]:
-    """Processes of this one, other than the helper that multiprocessing keeps for the whole run."""
+    """Processes of this one, other than the helpers that multiprocessing keeps for the whole run."""
     mine = set()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -65,7 +65,7 @@ def _children() -> set[int]:
         except OSError:
             continue
         parent = int(stat.rpartition(")")[2].split()[1])
-        if parent == os.getpid() and b"resource_tracker" not in command:
+        if parent == os.getpid() and not any(helper in command for helper in (b"resource_tracker", b"forkserver")):
             mine.add(int(entry.name))
     return mine
 

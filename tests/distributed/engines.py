@@ -10,7 +10,18 @@ from typing import Any
 
 from corral.distributed import groups
 
-__all__ = ["KINDS", "VARIABLE", "chosen", "next_sequence", "on_mpi", "patience", "settle", "through_with", "waited"]
+__all__ = [
+    "KINDS",
+    "VARIABLE",
+    "chosen",
+    "next_sequence",
+    "on_mpi",
+    "on_torch",
+    "patience",
+    "settle",
+    "through_with",
+    "waited",
+]
 
 VARIABLE = "CORRAL_TEST_BACKEND"
 _PROGRAMS = Path(__file__).parents[2] / "docs" / "programs"
@@ -29,6 +40,11 @@ def chosen() -> str:
 def on_mpi() -> bool:
     """Whether they are to be started by mpirun."""
     return chosen() in ("mpi", "hybrid-mpi")
+
+
+def on_torch() -> bool:
+    """Whether they need torch."""
+    return chosen() in ("gloo", "hybrid")
 
 
 def settle(rank: int, size: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import signal
@@ -16,13 +17,15 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from engines import on_mpi
+from engines import on_mpi, on_torch
 
 from corral.processes import die_with_parent
 
 __all__ = ["Ranks", "end_group", "mpirun"]
 
 _spawn = multiprocessing.get_context("spawn")
+_forked = multiprocessing.get_context("forkserver")  # where importing torch would cost more than most tests
+_forked.set_forkserver_preload(["torch.distributed", "corral.distributed", "corral.backends.torch"])
 _START = 60.0  # seconds for mpirun to start the ranks
 _END = 10.0  # seconds for mpirun to end once they have
 
@@ -56,7 +59,11 @@ class Ranks:
         for each in arguments:
             ours, theirs = _spawn.Pipe()
             self.ends.append(ours)
-            process = _spawn.Process(target=_rank, args=(theirs, os.getpid(), target, each), daemon=True)
+            if on_torch():
+                process = _forked.Process(target=_forked_rank, args=(theirs, dict(os.environ), target, each))
+            else:
+                process = _spawn.Process(target=_rank, args=(theirs, os.getpid(), target, each))
+            process.daemon = True
             process.start()
             theirs.close()
             self.processes.append(process)
@@ -132,6 +139,17 @@ class _Watched:
 def _rank(end: Connection, parent: int, target: Callable[..., None], arguments: tuple[Any, ...]) -> None:
     die_with_parent(parent)  # a test run that is killed kills none of its ranks, and some wait for ever
     target(end, *arguments)
+
+
+def _forked_rank(
+    end: Connection, environ: dict[str, str], target: Callable[..., None], arguments: tuple[Any, ...]
+) -> None:
+    os.environ.clear()
+    os.environ.update(environ)
+    try:
+        _rank(end, os.getppid(), target, arguments)
+    finally:
+        atexit._run_exitfuncs()  # which forked children leave out
 
 
 def mpirun() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import signal
@@ -137,6 +138,40 @@ def _different_reductions(rank, size):
 @pytest.mark.also("sockets")
 def test_different_arguments_are_told_to_all():
     run(_different_reductions, 3)
+
+
+def _child_ends(rank, size):
+    """A forked child ends in good order while rank 0 is at work, which changes nothing for anybody."""
+    a = np.zeros(3)
+    dist.barrier()
+    if rank == 0:
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                atexit._run_exitfuncs()
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    dist.barrier()
+    if rank:
+        work = dist.irecv(a, 0)
+        with pytest.raises(dist.DistTimeoutError):  # and not the loss of rank 0
+            work.wait(0.5)
+    dist.barrier()
+    if rank:
+        dist.recv(a, 0)
+        assert (a == rank).all()
+    else:
+        for other in range(1, size):
+            dist.send(np.full(3, float(other)), other)
+    dist.barrier()
+
+
+@pytest.mark.also("sockets", "mpi", "gloo", "hybrid")
+def test_a_forked_child_that_ends_is_not_the_rank():
+    run(_child_ends, 3)
 
 
 def _forked(rank, size):

@@ -288,3 +288,34 @@ def test_what_was_sent_before_a_normal_end_arrives(tmp_path):
 def _without_an_end_registered(rank, size):
     importlib.import_module("corral.integrations.torch")
     return _without_an_end(rank, size)
+
+
+def _forks(rank, size):
+    import torch
+    import torch.distributed as dist
+
+    from corral.integrations import torch_group as module
+
+    if rank == 0:
+        delivered = []
+        abandon = type(dist.group.WORLD.corral.backend).abandon
+        type(dist.group.WORLD.corral.backend).abandon = lambda self, deliver: delivered.append(deliver)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                module._at_exit()
+                code = len(delivered)
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        module._at_exit()
+        assert delivered == [True]
+        type(dist.group.WORLD.corral.backend).abandon = abandon
+    x = torch.ones(3)
+    dist.all_reduce(x)
+    assert (x == size).all()
+
+
+def test_a_forked_child_delivers_nothing_when_it_ends():
+    run_torch(_forks, 2)

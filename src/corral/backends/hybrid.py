@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import struct
 import threading
@@ -12,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from corral.backends import available, load, pieces
+from corral.backends.at_exit import AtExit
 from corral.backends.base import Operation, Request
 from corral.backends.lanes import Movement
 from corral.backends.messages.backend import MessageBackend
@@ -92,7 +92,7 @@ class HybridTransport(Transport):
         self._closing = False
         self._taking = threading.Thread(target=self._take, name="corral-hybrid", daemon=True)
         self._taking.start()
-        atexit.register(self._end)
+        self._at_exit = AtExit(self._end)
 
     @classmethod
     def create(
@@ -227,7 +227,7 @@ class HybridTransport(Transport):
 
     def _stop(self, timeout: float) -> None:
         """End the thread: one that is in native code when Python ends crashes it."""
-        atexit.unregister(self._end)
+        self._at_exit.cancel()
         self._closing = True
         self._local.send([_STOP], self._local.rank, _HEAD_TAG, timeout)
         self._taking.join(max(timeout, _LAST_WORDS))

@@ -6,7 +6,6 @@ for a moment, then after pauses that grow to a millisecond.
 
 from __future__ import annotations
 
-import atexit
 import os
 import struct
 import time
@@ -20,6 +19,7 @@ except RuntimeError as error:  # mpi4py is installed, but no MPI that it could l
     raise ImportError(str(error)) from error
 
 from corral.backends import pieces
+from corral.backends.at_exit import AtExit
 from corral.backends.lanes import Movement
 from corral.backends.messages.backend import MessageBackend
 from corral.backends.messages.transport import Arrival, Transfer, Transport
@@ -108,7 +108,7 @@ class MpiTransport(Transport):
         self._kept: list[_Transfer] = []  # of ranks that are lost: MPI may yet touch their memory
         self._bodies = [0] * self.size  # sent to each rank
         self._looked = 0.0
-        atexit.register(self._end)
+        self._at_exit = AtExit(self._end)
 
     @classmethod
     def create(
@@ -319,7 +319,7 @@ class MpiTransport(Transport):
 
     def _leave(self, kind: int, timeout: float) -> None:
         """Deliver what was sent, and say that nothing more comes: the process itself may live on."""
-        atexit.unregister(self._end)
+        self._at_exit.cancel()
         if self._comm == MPI.COMM_NULL or MPI.Is_finalized():
             return
         deadline = time.monotonic() + timeout

@@ -8,7 +8,6 @@ sent to it. Several receives for heads are always posted, so that a head comes w
 
 from __future__ import annotations
 
-import atexit
 import functools
 import itertools
 import struct
@@ -23,6 +22,7 @@ import numpy as np
 import torch
 
 from corral.backends import pieces, torch_groups
+from corral.backends.at_exit import AtExit
 from corral.backends.lanes import Lane, Movement
 from corral.backends.messages.backend import MessageBackend
 from corral.backends.messages.transport import Arrival, Transfer, Transport
@@ -85,7 +85,7 @@ class TorchTransport(Transport):
         for thread in self._hearing:
             thread.daemon = True  # gloo has no way to end a wait
             thread.start()
-        atexit.register(self._end)
+        self._at_exit = AtExit(self._end)
 
     @classmethod
     def create(
@@ -304,7 +304,7 @@ class TorchTransport(Transport):
         ended = [lane.close(deadline - time.monotonic()) for lane in lanes]
         if not all(ended) or any(thread.is_alive() for thread in self._hearing):
             return False
-        atexit.unregister(self._end)
+        self._at_exit.cancel()
         self._engine = None
         return True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import sys
 import weakref
 from collections.abc import Sequence
@@ -148,4 +149,5 @@ def _at_exit() -> None:
             print(f"corral: while ending torch's process groups at exit: {error}", file=sys.stderr)
 
 
+os.register_at_fork(after_in_child=_open.clear)  # what is open then is its parent's to deliver
 atexit.register(_at_exit)
