@@ -50,6 +50,11 @@ endef
 $(eval $(call environment,$(DEMO),[demo]))
 $(eval $(call environment,$(TEST),[test]))
 
+# TorchRL asks for an older tensordict than the one that corral is compared with, and runs on either: no dependencies.
+$(TEST)/torchrl: $(TEST)/installed
+	@$(TEST)/bin/python $(PIP) --no-deps torchrl
+	@touch $@
+
 .venv-bench/installed: $(TEST)/installed
 	@$(TEST)/bin/python $(PIP) '.[bench]'
 	@mkdir -p $(@D) && touch $@
@@ -61,7 +66,7 @@ $(eval $(call environment,$(TEST),[test]))
 demo: $(DEMO)/installed
 	@$(DEMO)/bin/python examples/rollouts.py
 
-test: $(TEST)/installed
+test: $(TEST)/installed $(TEST)/torchrl
 	@$(TEST)/bin/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 bench: .venv-bench/installed

@@ -1,5 +1,6 @@
 """The examples run as their readers would run them."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -41,6 +42,17 @@ def test_ddp_over_corral():
     out = _run(EXAMPLES / "torch_backend.py")
     assert out.startswith("2 ranks over corral: ")
     assert _run("-m", "corral", "run", "-n", "3", EXAMPLES / "torch_backend.py").startswith("[0] 3 ranks over corral: ")
+
+
+@pytest.mark.timeout(520)
+@pytest.mark.skipif(importlib.util.find_spec("torchrl") is None, reason="TorchRL is not installed: see the Makefile")
+def test_torchrl_collects_over_corral_what_it_collects_over_gloo():
+    batches, last = {}, {}
+    for backend in ("corral", "gloo"):
+        *batches[backend], last[backend] = _run(EXAMPLES / "torchrl_collector.py", backend, timeout=250).splitlines()
+    assert len(batches["corral"]) == 6
+    assert batches["corral"] == batches["gloo"]
+    assert last["corral"].startswith("2 workers over corral: 384 frames")
 
 
 def test_gather_and_stack_gives_the_documented_rows():

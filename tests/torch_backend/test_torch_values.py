@@ -305,3 +305,40 @@ def _functional(rank, size):
 
 def test_functional_collectives():
     run_torch(_functional, 3)
+
+
+def _views(rank, size):
+    """Tensors that came of one that requires grad, all at once, can still be used after they were written."""
+    import torch
+    import torch.distributed as dist
+
+    ones = torch.ones(3)
+    writes = {
+        "recv": lambda x: dist.recv(x, 1) if rank == 0 else dist.send(ones, 0),
+        "recv from anyone": lambda x: dist.recv(x) if rank == 0 else dist.send(ones, 0),
+        "broadcast": lambda x: dist.broadcast(x if rank == 0 else ones.clone(), 1),
+        "broadcast, asynchronously": lambda x: dist.broadcast(x if rank == 0 else ones, 1, async_op=True).wait(),
+        "all_reduce": lambda x: dist.all_reduce(x if rank == 0 else ones.clone()),
+        "reduce": lambda x: dist.reduce(x if rank == 0 else ones.clone(), 0),
+        "gather": lambda x: dist.gather(ones, [x, torch.zeros(3)] if rank == 0 else None),
+        "scatter": lambda x: dist.scatter(x, [ones, ones] if rank == 1 else None, src=1),
+        "all_gather": lambda x: dist.all_gather([x, torch.zeros(3)], ones),
+        "all_to_all": lambda x: dist.all_to_all([x, torch.zeros(3)], [ones, ones]),
+    }
+    for name, write in writes.items():
+        whole = torch.zeros(2, 3, requires_grad=True) * 1
+        row, other = whole.unbind()
+        write(row)
+        assert (row.clone().tolist() == [1, 1, 1]) or rank == 1, name
+        assert other.clone().tolist() == [0, 0, 0], name
+        assert whole.clone()[1].tolist() == [0, 0, 0], name
+    parameter = torch.zeros(3, requires_grad=True)
+    product = parameter * parameter
+    with torch.no_grad():
+        dist.all_reduce(parameter)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):  # nobody hands out its views
+        product.sum().backward()
+
+
+def test_views_that_autograd_watches():
+    run_torch(_views, 2)

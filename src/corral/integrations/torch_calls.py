@@ -47,6 +47,7 @@ class Operations:
     ) -> Any:
         """Carry out an operation in this thread, or start it, as the options say."""
         limit = None if options is None else _limit(options.timeout)
+        arguments = tuple(map(torch_fast.unwatched, arguments))
         if options is None or options.asyncOp or limit is not None:
             return self._started(function(*arguments, group=self.corral, async_op=True, **keywords), outputs, limit)
         function(*arguments, group=self.corral, **keywords)
@@ -69,12 +70,14 @@ class Operations:
     def recv(self, tensors: list[torch.Tensor], src: int, tag: int = 0) -> Any:
         """Start to receive a tensor."""
         (tensor,) = tensors
-        return self._started(corral_dist.irecv(tensor, group=self.corral, tag=tag, group_src=src), [tensor])
+        memory = torch_fast.unwatched(tensor)
+        return self._started(corral_dist.irecv(memory, group=self.corral, tag=tag, group_src=src), [tensor])
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> Any:
         """Start to receive a tensor from whoever sends one first."""
         (tensor,) = tensors
-        return self._started(corral_dist.irecv(tensor, group=self.corral, tag=tag), [tensor])
+        memory = torch_fast.unwatched(tensor)
+        return self._started(corral_dist.irecv(memory, group=self.corral, tag=tag), [tensor])
 
     # Reductions.
 

@@ -16,7 +16,15 @@ import torch
 from corral.backends.base import Backend, Reduction
 from corral.distributed.reduce_ops import ReduceOp, check_reducible
 
-__all__ = ["all_gather", "all_gather_single", "all_reduce", "broadcast", "is_plain", "reduce_scatter_single"]
+__all__ = [
+    "all_gather",
+    "all_gather_single",
+    "all_reduce",
+    "broadcast",
+    "is_plain",
+    "reduce_scatter_single",
+    "unwatched",
+]
 
 _Tensor, _Parameter, _strided = torch.Tensor, torch.nn.Parameter, torch.strided
 _RedOpType = torch.distributed.ReduceOp.RedOpType
@@ -64,7 +72,25 @@ def is_plain(tensor: Any) -> bool:
         and tensor.ndim <= _DIMENSIONS
         and not tensor.is_neg()
         and not tensor._is_zerotensor()
+        and not (tensor.requires_grad and tensor._is_view())
     )
+
+
+def unwatched(value: Any) -> Any:
+    """Return a tensor, or a nesting of lists of them, as what autograd has no view of.
+
+    Torch's own backends write without telling autograd. To tell it of a view would make a tensor that came of
+    ``unbind`` or ``split``, with others and of what requires grad, one that cannot be used any more.
+
+    Examples
+    --------
+    >>> row, _ = torch.ones(2, 3, requires_grad=True).mul(1).unbind()
+    >>> unwatched(row).requires_grad, unwatched(row).data_ptr() == row.data_ptr()
+    (False, True)
+    """
+    if isinstance(value, torch.Tensor):
+        return value.data if value.requires_grad and value._is_view() else value
+    return [unwatched(each) for each in value] if isinstance(value, list) else value
 
 
 def all_reduce(backend: Backend, tensors: list[Any], op: Any) -> bool:
