@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from engines import KINDS, VARIABLE
+from engines import KINDS, PROGRAM, VARIABLE
 from hypothesis import settings
 
 faulthandler.enable()
@@ -25,8 +25,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_addoption(parser):
     parser.addoption(
-        "--backend", default="shm", choices=KINDS, help="the backend that the tests' ranks run on (default: shm)"
+        "--backend",
+        default="shm",
+        help=f"what the tests' ranks run on: {', '.join(KINDS)}, or the backend of --backend-program (default: shm)",
     )
+    parser.addoption("--backend-program", metavar="FILE", help="a program that registers that backend")
 
 
 def pytest_configure(config):
@@ -50,6 +53,9 @@ def backend(request, monkeypatch):
     if only is not None and name.removesuffix("-copy") not in only.args:
         pytest.skip(f"it is about {' and '.join(only.args)}")
     monkeypatch.setenv(VARIABLE, name)
+    program = request.config.getoption("backend_program")
+    if program is not None:
+        monkeypatch.setenv(PROGRAM, str(Path(program).resolve()))
     return name
 
 

@@ -60,6 +60,8 @@ class Sockets(Transport):
     """One connection for each pair of ranks."""
 
     name, head_limit = "sockets", 64 * 1024
+    any_source = vectors = True  # a selector sees all connections; sendmsg takes pieces that lie apart
+    several_hosts = False
 
     def __init__(self, rank, world_size, meet, timeout):
         self.rank, self.size, self.hosts = rank, world_size, ["here"] * world_size

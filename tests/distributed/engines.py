@@ -8,10 +8,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from corral import backends
 from corral.distributed import groups
 
 __all__ = [
     "KINDS",
+    "PROGRAM",
     "VARIABLE",
     "chosen",
     "next_sequence",
@@ -24,6 +26,7 @@ __all__ = [
 ]
 
 VARIABLE = "CORRAL_TEST_BACKEND"
+PROGRAM = "CORRAL_TEST_PROGRAM"
 _PROGRAMS = Path(__file__).parents[2] / "docs" / "programs"
 _EXAMPLES = {"sockets": _PROGRAMS / "socket_transport.py"}
 """Backends that are not part of the package, and what makes them known."""
@@ -60,7 +63,9 @@ def settle(rank: int, size: int) -> str:
         os.environ["CORRAL_HYBRID"] = "mpi" if on_mpi() else "gloo"
         return "hybrid"
     path = _EXAMPLES.get(name)
-    if path is not None:
+    if path is None and PROGRAM in os.environ:
+        path = Path(os.environ[PROGRAM])
+    if path is not None and name not in backends.names():
         spec = importlib.util.spec_from_file_location(path.stem, path)
         assert spec is not None
         assert spec.loader is not None

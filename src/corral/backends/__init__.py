@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from corral.backends.base import Backend
 
-__all__ = ["DEFAULT", "Engine", "available", "load", "names", "register"]
+__all__ = ["DEFAULT", "Engine", "available", "hint", "load", "names", "register"]
 
 DEFAULT = "shm"
 """Name of the backend used where none is asked for."""
@@ -102,6 +102,17 @@ def available(name: str) -> bool:
     if not all(any(map(importlib.util.find_spec, modules.split("|"))) for modules in needed):
         return False
     return entry.check is None or entry.check()
+
+
+def hint(name: str) -> str:
+    """Return what to do to get a backend that is registered under this name.
+
+    Examples
+    --------
+    >>> hint("mpi")
+    "pip install 'corral[mpi]'"
+    """
+    return _entries[name.lower()].hint
 
 
 def register(name: str, target: str | Engine, hint: str = "", requires: Sequence[str] = ()) -> None:

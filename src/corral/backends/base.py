@@ -12,6 +12,8 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
+from corral.backends.capabilities import Capabilities
+
 __all__ = ["Backend", "Buffer", "Operation", "Received", "Reduction", "Request", "context_of"]
 
 Buffer: TypeAlias = Any
@@ -82,6 +84,13 @@ class Backend(abc.ABC):
     rank: int
     size: int
     timeout: float
+
+    def capabilities(self) -> Capabilities:
+        """Say what the engine does by itself: that it moves and reduces all dtypes in host memory, if not overridden.
+
+        Asked once for each group.
+        """
+        return Capabilities()
 
     @abc.abstractmethod
     def split(self, ranks: Sequence[int], name: str, timeout: float | None = None) -> Backend:

@@ -77,6 +77,7 @@ class HybridTransport(Transport):
     def __init__(self, remote: Transport, local: ShmBackend, signal: Signal) -> None:
         self.rank, self.size, self.hosts = remote.rank, remote.size, remote.hosts
         self.head_limit = remote.head_limit
+        self.any_source, self.vectors = remote.any_source, remote.vectors  # within a host, both in any case
         self._remote = remote
         self._local = local
         self._signal = signal

@@ -85,6 +85,7 @@ class MpiTransport(Transport):
 
     name = "mpi"
     head_limit = 1 << 14
+    any_source = vectors = True
 
     def __init__(self, comm: Any, signal: Signal | None = None) -> None:
         if not isinstance(comm, MPI.Intracomm):

@@ -11,6 +11,7 @@ from typing import Any
 
 from corral import _core
 from corral.backends.base import Backend, Buffer, Operation, Received, Reduction, Request, context_of
+from corral.backends.capabilities import Capabilities
 from corral.backends.shm_errors import Job, connect_error, error_of, verdict_error
 from corral.backends.shm_names import LABELS, REDUCTIONS
 from corral.distributed.errors import DistBackendError
@@ -97,6 +98,9 @@ class ShmBackend(Backend):
         # No rank may go before all have opened its segment: it has no name by which to find it later.
         backend.barrier(timeout)
         return backend
+
+    def capabilities(self) -> Capabilities:
+        return Capabilities(any_source=True, vectors=True, several_hosts=False)
 
     def split(self, ranks: Sequence[int], name: str, timeout: float | None = None) -> ShmBackend:
         members = [self.members[rank] for rank in ranks]

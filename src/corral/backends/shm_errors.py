@@ -259,7 +259,8 @@ def connect_error(error: RuntimeError, rank: int) -> DistBackendError:
         )
     return DistBackendError(
         f"init_process_group on rank {rank}: {error}. Ranks of one job share memory through /proc: they must run "
-        "as one user, in one PID namespace, with the same version of corral."
+        "as one user, in one PID namespace, with the same version of corral. Ranks of several hosts need another "
+        "backend, such as 'hybrid'."
     )
 
 

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from corral import backends
 from corral.backends.base import Backend as Instance
+from corral.backends.capabilities import check
 from corral.distributed import rendezvous
 from corral.distributed.backend_config import Backend, BackendConfig
 from corral.distributed.errors import DistBackendError
@@ -84,8 +85,22 @@ def plan_for(backend: str | None, function: str) -> Plan:
 def join(
     engine: str | None, rank: int, world_size: int, meet: Callable[[bytes], list[bytes]], timeout: float
 ) -> Instance:
-    """Make this rank's view of a job's group of all ranks, on the engine named, or on that which its hosts need."""
-    return backends.load(engine or _engine_for_hosts(meet)).create(rank, world_size, meet, timeout)
+    """Make this rank's view of a job's group of all ranks, on the engine named, or on that which its hosts need.
+
+    Raises
+    ------
+    DistBackendError
+        If that engine cannot do what corral's operations are made of.
+    """
+    made = backends.load(engine or _engine_for_hosts(meet)).create(rank, world_size, meet, timeout)
+    reason = check(made.capabilities())
+    if reason:
+        made.close(0.0)
+        raise DistBackendError(
+            f"the backend {made.name!r} cannot be used for a group: {reason}. Backends over a "
+            "corral.backends.messages.Transport, which only moves bytes, lack nothing."
+        )
+    return made
 
 
 def _engine_for_hosts(meet: Callable[[bytes], list[bytes]]) -> str:

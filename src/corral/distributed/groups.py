@@ -48,6 +48,8 @@ class ProcessGroup:
         The engine that carries out the group's operations.
     backend_name : str
         What `get_backend` returns: the name of the engine, or of several for different devices.
+    capabilities : Capabilities
+        What the engine does by itself: see `corral.backends.capabilities.Capabilities`. Asked when the group was made.
     """
 
     __slots__ = (
@@ -60,6 +62,7 @@ class ProcessGroup:
         "allow_pickle",
         "backend",
         "backend_name",
+        "capabilities",
         "closed",
         "group_desc",
         "group_name",
@@ -77,6 +80,7 @@ class ProcessGroup:
     ) -> None:
         self.backend = backend
         self.backend_name = backend_name or backend.name
+        self.capabilities = backend.capabilities()
         self.ranks = tuple(ranks)
         self.group_name = group_name
         self.group_desc = group_desc or "undefined"

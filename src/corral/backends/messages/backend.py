@@ -7,6 +7,7 @@ from typing import Any
 
 from corral import _core
 from corral.backends.base import Backend, Buffer, Operation, Received, Reduction, Request, context_of
+from corral.backends.capabilities import Capabilities
 from corral.backends.messages import operations
 from corral.backends.messages.agreement import Refused, Round
 from corral.backends.messages.errors import error_of
@@ -80,6 +81,12 @@ class MessageBackend(Backend):
         introductions = backend.all_gather_bytes(Peers.introduction(), timeout, "init_process_group")
         backend.job.call(lambda: backend.job.peers.meet(introductions))
         return backend
+
+    def capabilities(self) -> Capabilities:
+        transport = self.job.transport
+        return Capabilities(
+            any_source=transport.any_source, vectors=transport.vectors, several_hosts=transport.several_hosts
+        )
 
     def split(self, ranks: Sequence[int], name: str, timeout: float | None = None) -> MessageBackend:
         members = [self.members[rank] for rank in ranks]

@@ -52,6 +52,8 @@ class Transport(abc.ABC):
         A name of each rank's host, the same for ranks that share one.
     head_limit : int
         Bytes that a head may have, at least 4096. Small payloads travel in heads.
+    any_source, vectors, several_hosts : bool
+        What the engine does by itself, as `corral.backends.capabilities.Capabilities` has it: to be told to who asks.
     """
 
     name: str
@@ -59,6 +61,9 @@ class Transport(abc.ABC):
     size: int
     hosts: Sequence[str]
     head_limit: int
+    any_source: bool = False
+    vectors: bool = False
+    several_hosts: bool = True
 
     @abc.abstractmethod
     def send(self, dst: int, head: bytes, body: Sequence[memoryview] = ()) -> Transfer:
