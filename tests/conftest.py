@@ -34,6 +34,7 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "also(*backends): run it on these backends, too, in a run that is about shm")
+    config.addinivalue_line("markers", "gpu: it needs a GPU; tests/gpu/run.sh runs all of these")
     config.addinivalue_line("markers", "only(*backends): it is about what only these backends have")
 
 
