@@ -38,6 +38,7 @@ Kind = Literal[
     "td_load_memmap",
     "td_all_reduce",
     "td_broadcast",
+    "ddp",
 ]
 
 CORRAL = ("corral/numpy", "corral/torch")
@@ -55,6 +56,8 @@ class Case:
     bars: tuple[Promise, ...]
     brief: bool = False
     """Whether to measure in fewer and shorter rounds."""
+    over: str = ""
+    """What corral runs on, or under, where that is not shared memory by itself."""
 
     @property
     def name(self) -> str:
@@ -64,11 +67,14 @@ class Case:
     def name_with(self, ranks: int) -> str:
         """Name of the case of the same work by another number of ranks."""
         what = f"{self.kind}-{self.workload.name}" if self.workload.leaves else self.kind
-        return f"{what}-{ranks}ranks"
+        over = f"{self.over.replace(' ', '-')}-" if self.over else ""
+        return f"{over}{what}-{ranks}ranks"
 
     @property
     def family(self) -> str:
         """Which of the tables and plots the case belongs to."""
+        if self.over:
+            return f"corral {self.over}"
         if self.kind.startswith("td_"):
             return "TensorDicts"
         return self.kind if self.kind in ("gather_and_stack", "overlap") else "collectives"
@@ -191,6 +197,61 @@ def _transfers() -> list[Case]:
     return [Case(kind, WORKLOADS["weights200"], 2, (*CORRAL, "tensordict"), bars) for kind in kinds]
 
 
+_MPI: tuple[tuple[Kind, str, float], ...] = (
+    # (kind, workload, share of the time of mpi4py's own call)
+    ("send_recv", "bytes8", 1.5),
+    ("send_recv", "large", 1.1),
+    ("all_reduce", "floats8b", 1.5),
+    ("all_reduce", "floats64mb", 1.1),
+    ("broadcast", "floats8b", 1.5),
+    ("broadcast", "floats64mb", 1.1),
+    ("all_gather_into_tensor", "total8b", 1.5),
+    ("all_gather_into_tensor", "total64mb", 1.1),
+    ("barrier", "nothing", 1.5),
+)
+
+_UNDER_TORCH: tuple[tuple[str, tuple[Kind, ...], float], ...] = (
+    # (size, kinds of operations, speedup over gloo from the same calls)
+    ("8b", ("all_reduce", "broadcast", "all_gather_into_tensor", "send_recv"), 5),
+    ("64kb", ("all_reduce", "broadcast", "all_gather_into_tensor", "send_recv"), 5),
+    ("64mb", ("all_reduce", "broadcast", "all_gather_into_tensor", "send_recv"), 2),
+)
+
+_GLOO = {"small": 1.5, "many": 5, "large": 5}
+"""How many times faster than tensordict's a `gather_and_stack` over gloo is."""
+
+
+def _sized(kind: Kind, size: str) -> Workload:
+    """Return what an operation moves where that many bytes are asked for."""
+    if kind == "all_gather_into_tensor":
+        return WORKLOADS[f"total{size}"]
+    return WORKLOADS["bytes8" if kind == "send_recv" and size == "8b" else f"floats{size}"]
+
+
+def _engines(ranks: int) -> list[Case]:
+    """Corral over other engines than shared memory, against what these do by themselves; and under torch."""
+    mpi, gloo, torch = ("corral/mpi", "mpi4py/beside"), ("corral/gloo", "tensordict"), ("torch_corral", "torch_gloo")
+    tensordict = ("tensordict/corral", "tensordict")
+    cases = [
+        Case(kind, WORKLOADS[name], ranks, mpi, (Bar.ratio(*mpi, at_most=share),), brief=True, over="over mpi")
+        for kind, name, share in _MPI
+    ]
+    cases += [
+        Case("gather_and_stack", WORKLOADS[name], ranks, gloo, (Bar(*gloo, speedup),), brief=True, over="over gloo")
+        for name, speedup in _GLOO.items()
+    ]
+    cases += [
+        Case(kind, _sized(kind, size), ranks, torch, (Bar(*torch, speedup),), brief=True, over="under torch")
+        for size, kinds, speedup in _UNDER_TORCH
+        for kind in kinds
+    ]
+    return [
+        *cases,
+        Case("ddp", WORKLOADS["nothing"], ranks, torch, (Bar(*torch, 1.0),), over="under torch"),
+        Case("gather_and_stack", WORKLOADS["large"], ranks, tensordict, (Bar(*tensordict, 3),), over="under torch"),
+    ]
+
+
 def all_cases() -> list[Case]:
     """Return every case, in the order in which they are run."""
     return [
@@ -199,7 +260,9 @@ def all_cases() -> list[Case]:
         *_others(2),
         _overlap(),
         *_transfers(),
+        *_engines(2),
         *_gathers(4),
         *_others(4),
+        *_engines(4),
         *_others(8),
     ]

@@ -37,13 +37,14 @@ _ROWS = (
 
 def draw(found: dict[str, Any], path: Path) -> bool:
     """Draw the gathers of `found`, as `benchmarks.record.as_json` returns it; return whether there were any."""
-    gathers = [case for case in found["cases"] if case["kind"] == "gather_and_stack"]
+    gathers = [case for case in found["cases"] if case["family"] == "gather_and_stack"]
     return _grid([gathers], _GATHERERS, (6.2, 5.4), "Time of one gather_and_stack", found["machine"], path)
 
 
 def draw_collectives(found: dict[str, Any], path: Path) -> bool:
     """Draw the other operations, a row of panels for each kind; return whether there were any."""
-    rows = [[case for case in found["cases"] if case["kind"] in kinds] for kinds in _ROWS]
+    collectives = [case for case in found["cases"] if case["family"] == "collectives"]
+    rows = [[case for case in collectives if case["kind"] in kinds] for kinds in _ROWS]
     return _grid(rows, _COMMUNICATORS, (5.0, 2.6), "Time of one operation", found["machine"], path)
 
 

@@ -36,6 +36,7 @@ def as_json(outcomes: Sequence[Outcome], limits: Sequence[Limit], machine: dict[
                 "title": outcome.case.title,
                 "kind": outcome.case.kind,
                 "family": outcome.case.family,
+                "over": outcome.case.over,
                 "ranks": outcome.case.ranks,
                 "bytes_per_rank": outcome.case.workload.nbytes,
                 "teams": {name: _team(result) for name, result in outcome.results.items()},

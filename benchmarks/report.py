@@ -13,8 +13,19 @@ from benchmarks.startup import Limit
 
 __all__ = ["show", "time_text", "verdicts"]
 
-_COLUMNS = ("corral/numpy", "corral/torch", "tensordict", "mpi4py", "mpi4py/in_place", "torch_gloo", "memcpy")
-_NAMES = {"mpi4py/in_place": "mpi4py, in place", "torch_gloo": "torch over gloo"}
+_COLUMNS = (
+    *("corral/numpy", "corral/torch", "corral/mpi", "corral/gloo", "torch_corral", "tensordict/corral"),
+    *("tensordict", "mpi4py", "mpi4py/in_place", "mpi4py/beside", "torch_gloo", "memcpy"),
+)
+_NAMES = {
+    "mpi4py/in_place": "mpi4py, in place",
+    "mpi4py/beside": "mpi4py",
+    "corral/mpi": "corral over mpi",
+    "corral/gloo": "corral over gloo",
+    "torch_gloo": "torch over gloo",
+    "torch_corral": "torch over corral",
+    "tensordict/corral": "tensordict over corral",
+}
 _VERDICT = {True: "[green]pass[/]", False: "[red]MISS[/]", None: "[yellow]not measured[/]"}
 
 
@@ -32,7 +43,8 @@ def verdicts(outcomes: Sequence[Outcome], limits: Sequence[Limit]) -> list[bool 
 
 
 def _named(against: str) -> str:
-    return against.replace("torch_gloo", _NAMES["torch_gloo"])
+    team, comma, rest = against.partition(",")
+    return _NAMES.get(team, team) + comma + rest
 
 
 def _cell(result: Result | None) -> str:
@@ -76,7 +88,7 @@ def _bars(outcomes: Sequence[Outcome], limits: Sequence[Limit]) -> Table:
             table.add_row(
                 outcome.case.title,
                 str(outcome.case.ranks),
-                bar.subject,
+                _named(bar.subject),
                 _named(bar.against),
                 measured,
                 wanted,
@@ -91,7 +103,8 @@ def _bars(outcomes: Sequence[Outcome], limits: Sequence[Limit]) -> Table:
 
 def show(console: Console, outcomes: Sequence[Outcome], limits: Sequence[Limit]) -> None:
     """Print the tables, and whatever went wrong."""
-    for family in ("TensorDicts", "gather_and_stack", "collectives"):
+    kinds = ("TensorDicts", "gather_and_stack", "collectives")
+    for family in (*kinds, "corral over mpi", "corral over gloo", "corral under torch"):
         if members := [outcome for outcome in outcomes if outcome.case.family == family]:
             console.print(_times(members, family))
     if overlaps := [outcome for outcome in outcomes if outcome.case.family == "overlap"]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from benchmarks.bars import Promise, Result
 from benchmarks.cases import Case
-from benchmarks.team import Team, TeamError
+from benchmarks.team import Team, TeamError, processes_of
 
 __all__ = ["Outcome", "Settings", "Teams", "measure"]
 
@@ -60,6 +60,7 @@ class Teams:
 
     def get(self, name: str, ranks: int) -> Team:
         """Return a running team, or raise why there is none."""
+        name = processes_of(name)
         if ranks != self._ranks:
             self.close()
             self._ranks = ranks
@@ -75,7 +76,7 @@ class Teams:
 
     def drop(self, name: str) -> None:
         """End a team that failed: its ranks may be anywhere. It is started anew when it is next needed."""
-        team = self._teams.pop(name, None)
+        team = self._teams.pop(processes_of(name), None)
         if team is not None:
             team.close(force=True)
 
@@ -86,17 +87,17 @@ class Teams:
         self._failed.clear()
 
 
-def _time(team: Team, part: str, calls: int) -> float:
+def _time(team: Team, name: str, part: str, calls: int) -> float:
     """Return the seconds that the slowest rank took for `calls` steps."""
-    return max(float(answer["seconds"]) for answer in team.ask("time", part=part, calls=calls))
+    return max(float(answer["seconds"]) for answer in team.ask("time", team=name, part=part, calls=calls))
 
 
-def _calibrate(team: Team, part: str, seconds: float) -> int:
+def _calibrate(team: Team, name: str, part: str, seconds: float) -> int:
     """Warm the team up and return how many calls fill `seconds`."""
-    calls, took = 1, _time(team, part, 1)
+    calls, took = 1, _time(team, name, part, 1)
     while took < seconds / 4:
         calls = max(calls + 1, min(calls * 10, int(calls * seconds / 2 / max(took, 1e-7))))
-        took = _time(team, part, calls)
+        took = _time(team, name, part, calls)
     return max(2, round(calls * seconds / took))
 
 
@@ -117,15 +118,15 @@ def measure(case: Case, teams: Teams, settings: Settings, tell: Callable[[str], 
             teams.drop(name)
 
     def prepare(name: str, team: Team) -> None:
-        first, *_ = team.ask("prepare", kind=case.kind, workload=case.workload.name)
+        first, *_ = team.ask("prepare", team=name, kind=case.kind, workload=case.workload.name)
         steps[name] = first["steps"]
         results[name].parts = {part: [] for part in first["parts"]}
-        results[name].calls = _calibrate(team, first["parts"][0], settings.seconds)
+        results[name].calls = _calibrate(team, name, first["parts"][0], settings.seconds)
 
     def one_round(name: str, team: Team) -> None:
         calls = results[name].calls
         for part, rounds in results[name].parts.items():
-            rounds.append(_time(team, part, calls) / (calls * steps[name]))
+            rounds.append(_time(team, name, part, calls) / (calls * steps[name]))
 
     for name in wanted:
         tell(f"{name} prepares")

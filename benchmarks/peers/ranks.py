@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
+from collections.abc import Mapping
 
 from benchmarks.control import Line, connect
 from benchmarks.peers.contender import Contender, Job, Step
@@ -21,30 +22,39 @@ def _timed(contender: Contender, step: Step, calls: int) -> float:
     return time.perf_counter() - start
 
 
-def _obey(contender: Contender, line: Line) -> None:
-    job: Job | None = None
+def _prepared(contender: Contender, kind: str, workload: str) -> Job:
+    job = {**JOBS, **contender.jobs}[kind](contender, WORKLOADS[workload])
+    # Twice, with other values in the same memory: nothing may have been kept from the first.
+    for version in (1, 2):
+        job.verify(version)
+    return job
+
+
+def _obey(contenders: Mapping[str, Contender], line: Line) -> None:
+    jobs: dict[str, Job] = {}
     while (command := line.receive()) is not None and command["do"] != "quit":
         try:
+            name = command["team"] if command["team"] in contenders else ""
             if command["do"] == "prepare":
-                job = None  # frees the previous job's memory before this one's is allocated
-                kinds = {**JOBS, **contender.jobs}
-                job = kinds[command["kind"]](contender, WORKLOADS[command["workload"]])
-                # Twice, with other values in the same memory: nothing may have been kept from the first.
-                for version in (1, 2):
-                    job.verify(version)
-                line.send(steps=job.steps_per_call, parts=list(job.parts))
+                jobs.pop(name, None)  # frees the previous job's memory before this one's is allocated
+                jobs[name] = _prepared(contenders[name], command["kind"], command["workload"])
+                line.send(steps=jobs[name].steps_per_call, parts=list(jobs[name].parts))
             else:
-                assert job is not None
-                line.send(seconds=_timed(contender, job.parts[command["part"]], command["calls"]))
+                step = jobs[name].parts[command["part"]]
+                line.send(seconds=_timed(contenders[name], step, command["calls"]))
         except Exception:
             line.send(error=traceback.format_exc())
 
 
-def serve(contender: Contender) -> None:
-    """Obey the runner until it says that all is done, or is gone."""
+def serve(contender: Contender, **others: Contender) -> None:
+    """Obey the runner until it says that all is done, or is gone.
+
+    Other contenders in the same process are given by the names of their teams.
+    """
     line = connect(contender.rank)
     try:
-        _obey(contender, line)
+        _obey({"": contender, **others}, line)
     finally:
         line.close()
-    contender.close()
+    for each in (*others.values(), contender):
+        each.close()

@@ -1,7 +1,11 @@
-"""tensordict: its containers, and their communication over torch.distributed with gloo."""
+"""tensordict: its containers, and their communication over torch.distributed with gloo, or corral.
+
+Usage: ``python -m benchmarks.peers.tensordict_gloo [corral]``.
+"""
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from typing import ClassVar
 
@@ -11,11 +15,11 @@ from benchmarks.peers import containers
 from benchmarks.peers.c10d import GatherAndStack
 from benchmarks.peers.contender import Jobs
 from benchmarks.peers.ranks import serve
-from benchmarks.peers.torch_gloo import Gloo
+from benchmarks.peers.torch_gloo import Torch
 
 
-class TensorDictGloo(Gloo):
-    """One rank of a gloo group that exchanges TensorDicts."""
+class TensorDictTorch(Torch):
+    """One rank of a group of torch's that exchanges TensorDicts."""
 
     jobs: ClassVar[Jobs] = {
         **containers.jobs(tensordict),
@@ -24,4 +28,4 @@ class TensorDictGloo(Gloo):
 
 
 if __name__ == "__main__":
-    serve(TensorDictGloo())
+    serve(TensorDictTorch(*sys.argv[1:]))
