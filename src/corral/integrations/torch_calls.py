@@ -5,8 +5,11 @@ Their names, arguments and options are those that torch's functions, and torch's
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from types import CodeType
 from typing import Any
 
 import torch
@@ -24,6 +27,19 @@ __all__ = ["Operations"]
 
 _SUM = dist.ReduceOp.SUM
 _UNSET = c10d.AllreduceOptions().timeout
+
+
+_send, _recv = inspect.unwrap(dist.send).__code__, inspect.unwrap(dist.recv).__code__
+
+
+def _is_called_by(function: CodeType) -> bool:
+    """Whether a method that started an operation is called for one of torch's functions, which waits for it at once.
+
+    Torch does not say so in the call, as it does of collectives. What nobody waits for needs a thread that carries it
+    on, and waking that takes longer than a small message.
+    """
+    starts = sys._getframe(2)  # torch's isend or irecv
+    return starts.f_back is not None and starts.f_back.f_code is function
 
 
 def _limit(timeout: timedelta | None) -> float | None:
@@ -64,11 +80,15 @@ class Operations:
 
     def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> Any:
         """Start to send a tensor."""
+        if _is_called_by(_send) and torch_fast.send(self.corral, tensors, dst, tag):
+            return finished(tensors)
         (tensor,) = tensors
         return self._started(corral_dist.isend(tensor, group=self.corral, tag=tag, group_dst=dst), [])
 
     def recv(self, tensors: list[torch.Tensor], src: int, tag: int = 0) -> Any:
         """Start to receive a tensor."""
+        if _is_called_by(_recv) and torch_fast.recv(self.corral, tensors, src, tag):
+            return finished(tensors)
         (tensor,) = tensors
         memory = torch_fast.unwatched(tensor)
         return self._started(corral_dist.irecv(memory, group=self.corral, tag=tag, group_src=src), [tensor])

@@ -14,16 +14,13 @@ from typing import Any
 import torch
 
 from corral.backends.base import Backend, Reduction
+from corral.distributed.groups import ProcessGroup
+from corral.distributed.p2p import MAX_TAG
 from corral.distributed.reduce_ops import ReduceOp, check_reducible
 
 __all__ = [
-    "all_gather",
-    "all_gather_single",
-    "all_reduce",
-    "broadcast",
-    "is_plain",
-    "reduce_scatter_single",
-    "unwatched",
+    *("all_gather", "all_gather_single", "all_reduce", "broadcast", "is_plain", "recv"),
+    *("reduce_scatter_single", "send", "unwatched"),
 ]
 
 _Tensor, _Parameter, _strided = torch.Tensor, torch.nn.Parameter, torch.strided
@@ -91,6 +88,33 @@ def unwatched(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.data if value.requires_grad and value._is_view() else value
     return [unwatched(each) for each in value] if isinstance(value, list) else value
+
+
+def send(group: ProcessGroup, tensors: list[Any], dst: int, tag: int) -> bool:
+    """Send a tensor to another rank, if it is plain."""
+    if not _is_of_others(group, tensors, dst, tag):
+        return False
+    group._send(tensors, dst, tag)
+    return True
+
+
+def recv(group: ProcessGroup, tensors: list[Any], src: int, tag: int) -> bool:
+    """Receive a tensor from another rank, if it is plain."""
+    if not _is_of_others(group, tensors, src, tag):
+        return False
+    group._recv(tensors, src, tag)
+    return True
+
+
+def _is_of_others(group: ProcessGroup, tensors: list[Any], peer: int, tag: int) -> bool:
+    return (
+        not group.closed
+        and len(tensors) == 1
+        and is_plain(tensors[0])
+        and 0 <= peer < group._size
+        and peer != group._rank
+        and 0 <= tag <= MAX_TAG
+    )
 
 
 def all_reduce(backend: Backend, tensors: list[Any], op: Any) -> bool:
