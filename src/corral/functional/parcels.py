@@ -49,7 +49,10 @@ class Known(NamedTuple):
     All ranks that see the layout find the same, so that they need not tell each other.
     """
     forms: list[tuple[tuple[int, ...], np.dtype[Any], str]]
-    """Shape, dtype in NumPy's terms and library of each array; empty unless all arrays have dtypes of NumPy's."""
+    """Shape, dtype in NumPy's terms and, if it is torch's, name of the dtype there of each array.
+
+    Empty unless all arrays have dtypes that every library has.
+    """
     values: list[Value]
     """What is not an array."""
 
@@ -131,10 +134,7 @@ def _new(forms: list[tuple[tuple[int, ...], np.dtype[Any], str]], like: str | No
     if torch is None:
         return [np.empty(shape, dtype) for shape, dtype, _ in forms]
     new = torch.empty
-    return [
-        new(shape, dtype=getattr(torch, dtype.name)) if library == "torch" else np.empty(shape, dtype)
-        for shape, dtype, library in forms
-    ]
+    return [new(shape, dtype=getattr(torch, name)) if name else np.empty(shape, dtype) for shape, dtype, name in forms]
 
 
 def _objects(tree: Known, allow_pickle: bool) -> list[Any]:
@@ -170,8 +170,12 @@ def _find(data: bytes) -> Known:
     arrays = [(key_text(path), node) for path, node in entries if isinstance(node, Array)]
     certain = all(node.data[0] != _TAGGED if isinstance(node, Value) else _is_common(node) for _, node in entries)
     common = all(_is_common(node) for _, node in arrays)
-    forms = [(tuple(node.shape), np.dtype(node.dtype), node.library) for _, node in arrays] if common else []
+    forms = [_form(node) for _, node in arrays] if common else []
     return Known(layout, arrays, certain, forms, [node for _, node in entries if isinstance(node, Value)])
+
+
+def _form(node: Array) -> tuple[tuple[int, ...], np.dtype[Any], str]:
+    return tuple(node.shape), np.dtype(node.dtype), node.dtype if node.library == "torch" else ""
 
 
 def _is_common(node: Array) -> bool:

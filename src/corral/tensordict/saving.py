@@ -18,7 +18,8 @@ from corral.arrays.operations import clone, nbytes
 from corral.tensordict import directories
 from corral.tensordict.loading import Loader, Loading
 from corral.tensordict.progress import Bar
-from corral.tensordict.sharing import Sharing, _as_leaf, _shared_bytes
+from corral.tensordict.relocating import as_leaf
+from corral.tensordict.sharing import Sharing, _shared_bytes
 
 __all__ = ["Options", "Saving", "leaf_to_file", "on_host"]
 
@@ -90,7 +91,7 @@ class Saving(Loading, Sharing):
     def _blank(self, allocate: Callable[[int], Any]) -> Self:
         def blank(leaf: Any) -> Any:
             piece = allocate(nbytes(leaf))[: nbytes(leaf)]
-            return _as_leaf(piece, leaf.dtype, tuple(leaf.shape), library_of(leaf))
+            return as_leaf(piece, leaf.dtype, tuple(leaf.shape), library_of(leaf))
 
         return self._map(blank)
 

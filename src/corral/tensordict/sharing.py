@@ -8,16 +8,14 @@ from typing import Any, Self
 
 import numpy as np
 
-from corral.arrays.libraries import copy_into, dtype_name, library_of
+from corral.arrays.libraries import dtype_name, library_of
 from corral.arrays.mapped import InFile, in_file
-from corral.arrays.operations import device_of, nbytes
 from corral.tensordict.base import Base, Size
 from corral.tensordict.choosing import Choosing
 from corral.tensordict.names import Names
+from corral.tensordict.relocating import ALIGNMENT, Relocation, as_leaf, grad_of, on_host, with_grad
 
 __all__ = ["Sharing"]
-
-_ALIGNMENT = 64
 
 
 class Sharing(Choosing):
@@ -54,28 +52,9 @@ class Sharing(Choosing):
         With `grad`, copies require it where the leaves do, and those of torch's parameters are parameters.
         """
         self._refuse_nested()
-        moving = [leaf for leaf in self._leaves() if type(leaf) is np.ndarray or _on_host(leaf)]
-        ends = [0]
-        for leaf in moving:
-            size = leaf.nbytes if type(leaf) is np.ndarray else nbytes(leaf)
-            ends.append(ends[-1] + -(-size // _ALIGNMENT) * _ALIGNMENT)
-        buffer = allocate(ends[-1])
-        places = iter(ends)
-
-        def move(leaf: Any) -> Any:
-            if type(leaf) is np.ndarray:
-                quick: Any = np.ndarray(leaf.shape, leaf.dtype, buffer, next(places))
-                quick[...] = leaf
-                return quick
-            if not _on_host(leaf):
-                return leaf
-            start = next(places)
-            piece = buffer[start : start + nbytes(leaf)]
-            new = _as_leaf(piece, leaf.dtype, tuple(leaf.shape), library_of(leaf))
-            copy_into(new, leaf)
-            return _with_grad(new, *_grad(leaf)) if grad else new
-
-        result = self._map(move)
+        places = Relocation(self._leaves(), allocate, grad)
+        result = self._map(places.move)
+        places.copy()
         if not inplace:
             return result
         self._adopt(result)
@@ -136,22 +115,9 @@ class Sharing(Choosing):
         return _rebuild, parts if self._names is None else (*parts, self._names)
 
 
-def _grad(leaf: Any) -> tuple[bool, bool]:
-    """Return whether a leaf requires grad, and whether it is a parameter of torch's."""
-    if library_of(leaf) != "torch":
-        return False, False
-    return leaf.requires_grad, isinstance(leaf, sys.modules["torch"].nn.Parameter)
-
-
-def _with_grad(leaf: Any, required: bool, parameter: bool) -> Any:
-    if parameter:
-        return sys.modules["torch"].nn.Parameter(leaf, required)
-    return leaf.requires_grad_() if required else leaf
-
-
 def _bytes(count: int) -> Any:
-    spare = np.empty(count + _ALIGNMENT, np.uint8)
-    start = -spare.__array_interface__["data"][0] % _ALIGNMENT
+    spare = np.empty(count + ALIGNMENT, np.uint8)
+    start = -spare.__array_interface__["data"][0] % ALIGNMENT
     return spare[start : start + count]
 
 
@@ -161,29 +127,8 @@ def _shared_bytes(count: int) -> Any:
     return empty((max(count, 1),), "uint8")
 
 
-def _on_host(leaf: Any) -> bool:
-    library = library_of(leaf)
-    return library == "numpy" or (library == "torch" and device_of(leaf) == "cpu")
-
-
-def _as_leaf(
-    piece: Any, dtype: Any, shape: tuple[int, ...], library: str, strides: tuple[int, ...] | None = None, start: int = 0
-) -> Any:
-    """Return an array of `library` over bytes; `strides` and `start` count bytes."""
-    if library == "numpy":
-        return np.ndarray(shape, dtype, piece, start, strides)
-    torch = sys.modules["torch"]
-    if piece.size == 0:
-        return torch.empty(shape, dtype=dtype)
-    flat = torch.from_numpy(piece).view(dtype)
-    if strides is None:
-        return flat.view(shape)
-    size = dtype.itemsize
-    return flat.as_strided(shape, tuple(step // size for step in strides), start // size)
-
-
 def _place(leaf: Any) -> tuple[int, int, int, int] | None:
-    if not _on_host(leaf) or 0 in leaf.shape:
+    if not on_host(leaf) or 0 in leaf.shape:
         return None
     from corral.backends.shm_arrays import place_of
 
@@ -242,7 +187,7 @@ class _Handle:
         self.layout = tuple(leaf.shape), steps, -below
         self.library = library
         self.dtype = leaf.dtype if library == "numpy" else dtype_name(leaf)
-        self.grad = _grad(leaf)
+        self.grad = grad_of(leaf)
 
     def attach(self) -> Any:
         from corral.backends.shm_arrays import attach
@@ -254,7 +199,7 @@ class _Handle:
             dtype = getattr(torch, dtype)
         piece = attach(*self.memory, (self.span,), "uint8")
         shape, steps, start = self.layout
-        return _with_grad(_as_leaf(piece, dtype, shape, self.library, steps, start), *self.grad)
+        return with_grad(as_leaf(piece, dtype, shape, self.library, steps, start), *self.grad)
 
 
 def _handle(leaf: Any) -> Any:

@@ -7,6 +7,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from corral.arrays.libraries import library_of
 from corral.wire import entries, theirs
 from corral.wire.entries import Rows, plain
 from corral.wire.errors import CodecError
@@ -219,12 +222,18 @@ def construct(
         return entries.make_entry(kind, children[0], batch_size, device)
     if kind == "T" and batch_size is not None:
         named = dict(zip(keys, children, strict=True))
-        from corral.tensordict import TensorDict
+        from corral.tensordict import Size, TensorDict
 
+        if not name and device is None and dim_names is None and all(map(_is_leaf, children)):
+            return TensorDict._make(named, Size(batch_size))  # whoever made the arrays by a layout checked that
         source = {k: entries.of_rows(v, batch_size) for k, v in named.items()}
         td = TensorDict(source, list(batch_size), device, dim_names)
         return entries.in_class(td, name) if name else td
     raise CodecError("malformed layout: an unknown kind of container")
+
+
+def _is_leaf(child: Any) -> bool:
+    return type(child) is np.ndarray or library_of(child) == "torch"
 
 
 def _loaded(name: str) -> Any:
