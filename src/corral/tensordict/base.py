@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -57,8 +58,14 @@ def as_size(value: Any) -> Size:
     if value is None:
         return Size()
     if isinstance(value, int):
-        return Size((value,))
-    return Size(map(int, value))
+        return Size((int(value),))
+    try:
+        if not isinstance(value, (str, bytes)):
+            return Size(map(operator.index, value))
+    except TypeError:
+        if hasattr(value, "__index__"):  # a number of NumPy's
+            return Size((operator.index(value),))
+    raise TypeError(f"a batch size is a sequence of integers, got {value!r}")
 
 
 def unravel_key(key: Any) -> NestedKey:
@@ -357,7 +364,7 @@ class Base(Named, Blocks):
 
     def _resized(self, size: Size) -> Any:
         """Return the same entries in a TensorDict of another batch size."""
-        copy = self._make(dict(self._source), self._batch_size, self._device, self._names)
+        copy = self._map_values(_same)  # what is nested gets the batch size as well
         copy.batch_size = size
         return copy
 
@@ -470,6 +477,10 @@ def _is_foreign_entry(value: Any) -> bool:
     """Whether a value is an entry of objects of the package tensordict, which looks like a mapping."""
     theirs = sys.modules.get("tensordict")
     return theirs is not None and isinstance(value, (theirs.NonTensorData, theirs.NonTensorStack))
+
+
+def _same(leaf: Any) -> Any:
+    return leaf
 
 
 def _moved(leaf: Any, device: str) -> Any:

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from corral.arrays.creating import new_full
 from corral.arrays.indexing import assign, is_mask, normalize, take, taker
 from corral.arrays.libraries import is_traced
 from corral.arrays.operations import as_array
@@ -114,29 +115,37 @@ class Indexing(Keys):
             return
         if isinstance(value, Mapping):
             value = type(self)._make({}, size).update(value)
-        if value._batch_size != size:
+        if (theirs := value._batch_size) != size:
             try:
-                value = value.expand(size)
+                # Dimensions may be missing in front, or be the entries' alone; a length of 1 is not repeated.
+                alike = theirs and theirs == size[-len(theirs) :]
+                value = value.expand(size) if alike else value._resized(size)
             except RuntimeError as error:
                 raise RuntimeError(
                     f"indexed destination TensorDict batch size is {size} (batch_size = {self._batch_size}, "
-                    f"index={index}), which differs from the source batch size {value._batch_size}"
+                    f"index={index}), which differs from the source batch size {theirs}"
                 ) from error
-        self._check_same_keys(value)
+        self._prepare_keys(value)
         self._assign(parts, value)
 
-    def _check_same_keys(self, value: Base) -> None:
+    def _prepare_keys(self, value: Base) -> None:
+        """Make entries for the keys that a value for a part of the batch has, and this TensorDict lacks: of zeros."""
+        missing = list(self._missing(value, len(value._batch_size), ()))
+        if missing:
+            self._refuse_if_locked()
+        for key, entry in missing:
+            self._put(key, entry)
+
+    def _missing(self, value: Base, dims: int, path: tuple[str, ...]) -> Iterator[tuple[NestedKey, Any]]:
         for key, entry in value._source.items():
             mine = self._source.get(key)
             if mine is None:
-                raise KeyError(
-                    f"the key {key!r} of the value is not in the TensorDict that is assigned to; it has "
-                    f"{list(self._source)}"
-                )
+                yield (*path, key) if path else key, _blank(entry, self._batch_size, dims)
+                continue
             if isinstance(mine, Base) != isinstance(entry, Base):
                 raise RuntimeError(f"the entry {key!r} is a leaf on one side and a TensorDict on the other")
             if isinstance(mine, Indexing) and isinstance(entry, Base):
-                mine._check_same_keys(entry)
+                yield from mine._missing(entry, dims, (*path, key))
 
     def _assign(self, index: tuple[Any, ...], value: Any, keys: Iterable[str] | None = None) -> Any:
         """Write a part of the entries that a TensorDict has, or an array or number to some or all entries."""
@@ -223,6 +232,17 @@ class Indexing(Keys):
                 f"Dimension out of range (expected to be in range of [{-count}, {count - 1}], but got {dim})"
             )
         return dim % count
+
+
+def _blank(entry: Any, size: Size, dims: int) -> Any:
+    """Return what an entry is of which only a part, of so many dimensions of the batch, has a value."""
+    shape = Size((*size, *entry.shape[dims:]))
+    if not isinstance(entry, Base):
+        return new_full(entry, shape, 0)
+    if not entry._holds_objects:
+        source = {key: _blank(value, size, dims) for key, value in entry._source.items()}
+        return entry._make(source, shape, entry._device)
+    return entry._resized(shape) if entry._fits_any else entry._with(np.full(shape, None, object))  # type: ignore[attr-defined]
 
 
 def _is_key(index: tuple[Any, ...]) -> bool:

@@ -81,7 +81,7 @@ class LazyParts(LazyBase):
         parts = normalize(index, len(self._batch_size))
         return parts, indexed_size(self._batch_size, parts)
 
-    def _check_same_keys(self, value: Base) -> None:
+    def _prepare_keys(self, value: Base) -> None:
         """Leave it to the members, which may differ."""
 
     def _assign(self, index: tuple[Any, ...], value: Any, keys: Iterable[str] | None = None) -> None:
@@ -174,7 +174,7 @@ def _part(td: Any, index: tuple[Any, ...]) -> Any:
 
 def _write(td: Any, index: tuple[Any, ...], value: Any, keys: Iterable[str] | None) -> None:
     if isinstance(value, Base):
-        td._check_same_keys(value)
+        td._prepare_keys(value)
     td._assign(index, value, keys)
 
 

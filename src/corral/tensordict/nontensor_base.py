@@ -18,6 +18,7 @@ from corral.tensordict.dense import TensorDict
 from corral.tensordict.names import Names
 from corral.tensordict.nontensor_files import ObjectFiles
 from corral.tensordict.object_arrays import cells, equal, filled, joined, nested_list, stacked
+from corral.tensordict.shaping import Unsqueezing
 
 __all__ = ["ObjectEntry", "added_by", "cells_of", "common_device", "refuse_arrays"]
 
@@ -239,11 +240,7 @@ def refuse_arrays(item: Any) -> None:
 
 
 def added_by(function: Any) -> list[int]:
-    """Return the dimensions that an index or an expansion adds: elements along them are to differ from now on."""
+    """Return the dimensions that `unsqueeze` or an expansion adds: elements along them are to differ from now on."""
     index = getattr(function, "index", ())
-    if all(item is None or isinstance(item, (int, slice)) for item in index):
-        made = [item for item in index if not isinstance(item, int)]
-        added = [d for d, item in enumerate(made) if item is None]
-    else:
-        added = []
+    added = [index.index(None)] if type(index) is Unsqueezing else []
     return added + list(range(getattr(function, "expanded", 0)))

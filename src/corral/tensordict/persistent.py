@@ -309,8 +309,8 @@ class PersistentTensorDict(Stored):
         else:
             super().__setitem__(index, value)
 
-    def _check_same_keys(self, value: Base) -> None:
-        self._outline()._check_same_keys(value)
+    def _missing(self, value: Base, dims: int, path: tuple[str, ...]) -> Any:
+        return self._outline()._missing(value, dims, path)
 
     def _assign(self, index: tuple[Any, ...], value: Any, keys: Iterable[str] | None = None) -> None:
         if self._source.rows is not None:

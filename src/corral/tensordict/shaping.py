@@ -16,7 +16,7 @@ from corral.tensordict.blocks import undone
 from corral.tensordict.indexing import Indexing
 from corral.tensordict.names import Names
 
-__all__ = ["Shaping"]
+__all__ = ["Shaping", "Unsqueezing"]
 
 
 class Shaping(Indexing):
@@ -238,7 +238,7 @@ class Shaping(Indexing):
                 "unsqueezing is allowed for dims comprised between `-td.batch_dims - 1` and `td.batch_dims` only. "
                 f"Got dim={dim} with a batch size of {self._batch_size}."
             )
-        return self._locked_alike(self._take((*(slice(None),) * (dim % (count + 1)), None)))
+        return self._locked_alike(self._take(Unsqueezing((*(slice(None),) * (dim % (count + 1)), None))))
 
     def expand(self, *args: Any, shape: Any = None, inplace: bool = False) -> Self:
         """Return a TensorDict whose batch dimensions of length 1 are repeated, without a copy.
@@ -275,7 +275,14 @@ class Shaping(Indexing):
         return self.expand(other.shape)
 
 
+class Unsqueezing(tuple[Any, ...]):
+    """The index that stands for `unsqueeze`: unlike others with ``None`` it gives each element an object of its own."""
+
+    __slots__ = ()
+
+
 def _shape(args: tuple[Any, ...]) -> Size:
-    if len(args) == 1 and not isinstance(args[0], int):
-        return Size(args[0])
-    return Size(args)
+    shape = args[0] if len(args) == 1 and not isinstance(args[0], int) else args
+    if isinstance(shape, str) or any(isinstance(length, str) for length in shape):
+        raise TypeError(f"a shape is made of integers, got {shape!r}; a dtype is given as a library's object")
+    return Size(shape)

@@ -87,12 +87,22 @@ def _method(name: str) -> Callable[..., Any]:
 
 
 def _allclose(input: Any, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
+    """Compare leaf by leaf, which tensordict does not; objects that are no arrays must be equal."""
     import numpy as np
 
     from corral.arrays.libraries import to_numpy
 
-    pairs = input._zip(lambda a, b: np.asarray(np.allclose(to_numpy(a), to_numpy(b), rtol, atol, equal_nan)), other)
-    return bool(pairs._drop_batch() or pairs.all())
+    found: list[bool] = []
+
+    def compare(one: Any, two: Any) -> Any:
+        found.append(bool(np.allclose(to_numpy(one), to_numpy(two), rtol, atol, equal_nan)))
+        return one
+
+    input._zip(compare, other)
+    for key, entry in input.items(True):
+        if isinstance(entry, Base) and entry._holds_objects:
+            found.append(bool(np.all(entry == other.get(key))))
+    return all(found)
 
 
 def _where(condition: Any, input: Any, other: Any, *, out: Any = None) -> Any:

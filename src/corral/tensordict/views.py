@@ -59,10 +59,16 @@ class KeysView(_View):
         return iter(found)
 
     def __contains__(self, key: object) -> bool:
-        if not self._nested and isinstance(key, tuple) and len(key) > 1:
-            raise TypeError("a nested key is looked up with keys(include_nested=True)")
+        parts = tuple(_parts(key))
+        if not parts or not all(isinstance(part, str) for part in parts):
+            raise TypeError(
+                "keys of TensorDicts are strings, and tuples of strings for nested ones: a "
+                f"{type(key).__name__} ({key!r}) cannot be one"
+            )
+        if len(parts) > 1 and not self._nested:
+            return False
         value: Any = self._td
-        for part in _parts(key):
+        for part in parts:
             if not isinstance(value, Base) or part not in value._source:
                 return False
             value = value._peek(part)
