@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from corral import functional
@@ -13,16 +15,39 @@ from corral.tensordict.base import Base
 __all__ = ["all_gather", "broadcast", "from_remote_init", "gather", "init_remote", "own_rank", "scatter"]
 
 
+@contextlib.contextmanager
+def _method(name: str, function: str) -> Iterator[str]:
+    """Let errors name the method that the user called.
+
+    Ranks know what they do by the function's name, so that some can call it where others call the method.
+    """
+    method = f"TensorDict.{name}"
+    try:
+        yield method
+    except Exception as error:
+        text = error.args[0] if error.args else None
+        if isinstance(text, str) and text.startswith(f"corral.{function}"):
+            error.args = (method + text.removeprefix(f"corral.{function}"), *error.args[1:])
+        raise
+
+
+def _is_outside(group: Group, operation: str) -> bool:
+    return group is not None and groups.member_group(group, operation, 3) is None
+
+
 def init_remote(td: Any, dst: int | None, group: Group, group_dst: int | None) -> None:
     """Send a TensorDict to a rank that does not know its structure."""
-    functional.send(td, dst, group, group_dst=group_dst)
+    with _method("init_remote", "send") as name:
+        if not _is_outside(group, name):
+            functional.send(td, dst, group, group_dst=group_dst)
 
 
 def from_remote_init(kind: type[Any], src: int | None, group: Group, group_src: int | None, device: Any) -> Any:
     """Receive what `init_remote` has sent."""
-    received = functional.recv(src, group, group_src=group_src)
-    if received is None and type(group) is int:
-        return None
+    with _method("from_remote_init", "recv") as name:
+        if _is_outside(group, name):
+            return None
+        received = functional.recv(src, group, group_src=group_src)
     if not isinstance(received, Base):
         raise MismatchError(
             f"TensorDict.from_remote_init: received a {type(received).__qualname__}, where a TensorDict was expected: "
@@ -33,9 +58,10 @@ def from_remote_init(kind: type[Any], src: int | None, group: Group, group_src: 
 
 def broadcast(td: Any, src: int | None, group: Group, group_src: int | None, device: Any) -> Any:
     """Return one rank's TensorDict on every rank."""
-    received = functional.broadcast(td, src, group, group_src)
-    if received is None:
-        return None
+    with _method("broadcast", "broadcast") as name:
+        if _is_outside(group, name):
+            return None
+        received = functional.broadcast(td, src, group, group_src)
     return _on(device, received.consolidate() if received is td else received)
 
 
@@ -47,12 +73,14 @@ def own_rank(group: Group, operation: str) -> int | None:
 
 def all_gather(td: Any, group: Group) -> Any:
     """Return every rank's TensorDict on every rank."""
-    return functional.all_gather(td, group)
+    with _method("all_gather", "all_gather") as name:
+        return None if _is_outside(group, name) else functional.all_gather(td, group)
 
 
 def gather(td: Any, dst: int | None, group: Group, group_dst: int | None, like: str | None) -> Any:
     """Return every rank's TensorDict on one rank."""
-    return functional.gather(td, dst, group, group_dst, like)
+    with _method("gather", "gather") as name:
+        return None if _is_outside(group, name) else functional.gather(td, dst, group, group_dst, like)
 
 
 def scatter(src: int | None, tensordicts: Any, group: Group, group_src: int | None, device: Any) -> Any:
@@ -61,8 +89,11 @@ def scatter(src: int | None, tensordicts: Any, group: Group, group_src: int | No
         pg = group if isinstance(group, groups.ProcessGroup) else groups.world
         if pg is not None and pg._rank != _position(pg, src, group_src):
             tensordicts = None  # not looked at elsewhere than on the source
-    received = functional.scatter(tensordicts, src, group, group_src)
-    return None if received is None else _on(device, received)
+    with _method("scatter", "scatter") as name:
+        if _is_outside(group, name):
+            return None
+        received = functional.scatter(tensordicts, src, group, group_src)
+    return _on(device, received)
 
 
 def _position(pg: groups.ProcessGroup, src: Any, group_src: Any) -> Any:
