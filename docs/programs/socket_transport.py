@@ -28,6 +28,18 @@ class Movement:
     def error(self):
         return self.failure
 
+    def divert(self, pieces):
+        """Go on with other memory of as many bytes as the body has."""
+        count, rest = sum(map(len, pieces)), sum(map(len, self.left))
+        heads = [self.left[0]] if rest > count else []  # of which some has yet to leave
+        rest -= sum(map(len, heads))
+        self.left = deque(heads)
+        for piece in reversed(pieces):
+            if rest:
+                part = piece[-min(rest, len(piece)) :]
+                self.left.insert(len(heads), part)
+                rest -= len(part)
+
     def advance(self, move):
         """Move what can be moved without waiting."""
         while self.left:
@@ -109,6 +121,10 @@ class Sockets(Transport):
         movement = connection.coming = connection.places.send(Movement(into))
         self._move(arrival.source)
         return movement
+
+    def divert(self, transfer, pieces):
+        transfer.divert([memoryview(piece) for piece in pieces if len(piece)])
+        return True
 
     def wait(self, seconds):
         for key, _ in self._selector.select(0 if self._arrived else seconds):

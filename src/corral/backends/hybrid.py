@@ -167,6 +167,9 @@ class HybridTransport(Transport):
         receives = [Operation("recv", [message], place, tag) for message in incoming.messages]
         return self._start(receives, incoming.messages, incoming.finish)
 
+    def divert(self, transfer: Transfer, pieces: Sequence[memoryview]) -> bool:
+        return not isinstance(transfer, _Local) and self._remote.divert(transfer, pieces)
+
     def _take(self) -> None:
         """Take heads from the ranks of this host; the body of a thread."""
         while not self._closing:

@@ -235,7 +235,7 @@ class Round(Operation):
             else:
                 self._check_end()
 
-        self.job.send(self.ledger.members[dst], head, pieces, sent)
+        self.job.send(self.ledger.members[dst], head, pieces, sent, self)
 
     def expect(self, src: int, part: int, pieces: Sequence[memoryview], then: Callable[[], None] | None = None) -> None:
         """Receive a part from a rank of the group; `then` is called when it is here."""
@@ -281,7 +281,7 @@ class Round(Operation):
         if size == 0:
             received(None)
         else:
-            self.job.receive(arrival, pieces, received)
+            self.job.receive(arrival, pieces, received, self)
 
     def _check_end(self) -> None:
         if self.told and not self._busy and not self._transfers and not self._expected and not self.done:
@@ -341,9 +341,6 @@ class Round(Operation):
 
     def settle(self) -> None:
         """Move what was received to where it belongs."""
-
-    def quiet(self) -> bool:
-        return self._transfers == 0
 
     def gives_still(self) -> bool:
         """Whether others wait for what this rank is to send."""

@@ -98,7 +98,7 @@ class MessageBackend(Backend):
         self._run(self._send(buffers, dst, tag), timeout)
 
     def recv(self, buffers: Sequence[Buffer], src: int | None, tag: int = 0, timeout: float | None = None) -> int:
-        receive = self._receive(_core.Memory(buffers, WRITE), src, tag)
+        receive = self._receive(self._memory(buffers, WRITE), src, tag)
         self._run(receive, timeout)
         return self.members.index(receive.sender)
 
@@ -109,7 +109,7 @@ class MessageBackend(Backend):
                 assert peer is not None
                 started.append(self._send(buffers, peer, tag))
             else:
-                started.append(self._receive(_core.Memory(buffers, WRITE), peer, tag))
+                started.append(self._receive(self._memory(buffers, WRITE), peer, tag))
         self.job.start(started)
         return [MessageRequest(self, operation) for operation in started]
 
@@ -119,7 +119,12 @@ class MessageBackend(Backend):
         return self.members.index(receive.sender), receive.made
 
     def _send(self, buffers: Sequence[Buffer], dst: int, tag: int) -> Send:
-        return Send(self.job, self.context, LABELS["send"], self.members[dst], tag, _core.Memory(buffers, READ))
+        return Send(self.job, self.context, LABELS["send"], self.members[dst], tag, self._memory(buffers, READ))
+
+    def _memory(self, buffers: Sequence[Buffer], access: int) -> _core.Memory:
+        memory = _core.Memory(buffers, access)
+        self.job.strays.check(memory)
+        return memory
 
     def _receive(self, memory: _core.Memory | None, src: int | None, tag: int) -> Receive:
         source = ANYONE if src is None else self.members[src]

@@ -19,6 +19,16 @@ __all__ = ["error_of"]
 
 def error_of(operation: Operation, backend: MessageBackend, timeout: float) -> DistBackendError:
     """Turn the failure of an operation into the exception that tells the user."""
+    error = _error_of(operation, backend, timeout)
+    if operation.loose:
+        error.args = (
+            f"{error} Bytes are still on their way into, or out of, its memory: do not use that before the rank at the "
+            "other end has gone on, or is gone.",
+        )
+    return error
+
+
+def _error_of(operation: Operation, backend: MessageBackend, timeout: float) -> DistBackendError:
     failure = operation.failure
     assert failure is not None
     heading = _heading(operation, backend)

@@ -10,7 +10,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from corral.backends.at_exit import AtExit
 from corral.backends.messages import frames
@@ -22,11 +22,12 @@ from corral.backends.messages.operations import Failure, Operation, Reason
 from corral.backends.messages.peers import Peers
 from corral.backends.messages.post import Post
 from corral.backends.messages.rounds import Rounds
+from corral.backends.messages.strays import Moving, Strays, waste
 from corral.backends.messages.turns import Gate, Turns
 from corral.distributed.errors import DistBackendError
 
 if TYPE_CHECKING:
-    from corral.backends.messages.transport import Arrival, Transfer, Transport
+    from corral.backends.messages.transport import Arrival, Transport
 
 __all__ = ["Job"]
 
@@ -72,10 +73,10 @@ class Job:
             **self.inquiries.handlers,
             **self.peers.handlers,
         }
-        self._moving: list[tuple[Transfer, Then | None, Any]] = []
+        self._moving: list[Moving] = []
+        self.strays = Strays(transport)
         self._partial: dict[tuple[int, int], bytearray] = {}
         self._carrier = Carrier(self)
-        self._waste = memoryview(b"")
         _jobs.add(self)
         self._at_exit = AtExit(self._end)  # after the transport has: so that it comes before what that does at exit
 
@@ -85,13 +86,23 @@ class Job:
 
     # For the thread that has the turn --------------------------------------------------------------------------
 
-    def send(self, dst: int, head: bytes, body: Sequence[memoryview] = (), then: Then | None = None) -> None:
-        """Start sending a frame; `then` is called with its error, or ``None``, once it is out of our hands."""
+    def send(
+        self,
+        dst: int,
+        head: bytes,
+        body: Sequence[memoryview] = (),
+        then: Then | None = None,
+        operation: Operation | None = None,
+    ) -> None:
+        """Start sending a frame; `then` is called with its error, or ``None``, once it is out of our hands.
+
+        The body is in an operation's memory, if one is given.
+        """
         if dst in self.lost:
             if then is not None:
                 then(ConnectionError(f"rank {dst} is gone"))
             return
-        self._follow(self.transport.send(dst, head, body), then, body)
+        self._follow(Moving(self.transport.send(dst, head, body), then, body, False, operation))
 
     def send_long(self, dst: int, kind: int, context: int, number: int, content: bytes) -> None:
         """Send what may be too much for one head."""
@@ -105,25 +116,23 @@ class Job:
             self.send(dst, frames.encode(kind, context, number, flags=more, payload=part))
         return None
 
-    def receive(self, arrival: Arrival, pieces: Sequence[memoryview], then: Then) -> None:
-        """Start receiving a body."""
-        self._follow(self.transport.receive(arrival, pieces), then, pieces)
+    def receive(
+        self, arrival: Arrival, pieces: Sequence[memoryview], then: Then, operation: Operation | None = None
+    ) -> None:
+        """Start receiving a body; into an operation's memory, if one is given."""
+        self._follow(Moving(self.transport.receive(arrival, pieces), then, pieces, True, operation))
 
     def discard(self, arrival: Arrival) -> None:
         """Receive a body that nobody wants any more."""
-        if arrival.body_size == 0:
-            return
-        if not self._waste:
-            self._waste = memoryview(bytearray(1 << 20))
-        whole, rest = divmod(arrival.body_size, len(self._waste))
-        pieces = [self._waste] * whole + ([self._waste[:rest]] if rest else [])
-        self._follow(self.transport.receive(arrival, pieces), None, pieces)
+        if arrival.body_size:
+            pieces = waste(arrival.body_size)
+            self._follow(Moving(self.transport.receive(arrival, pieces), None, pieces, True, None))
 
-    def _follow(self, transfer: Transfer, then: Then | None, memory: Any) -> None:
-        if not transfer.done():
-            self._moving.append((transfer, then, memory))
-        elif then is not None:
-            then(transfer.error())
+    def _follow(self, moving: Moving) -> None:
+        if not moving.transfer.done():
+            self._moving.append(moving)
+        elif moving.then is not None:
+            moving.then(moving.transfer.error())
 
     def progress(self) -> None:
         """Do all that can be done now."""
@@ -133,12 +142,12 @@ class Job:
         for arrival in self.transport.arrivals():
             self._dispatch(arrival)
         if self._moving:
-            ended = [each for each in self._moving if each[0].done()]
+            ended = [each for each in self._moving if each.transfer.done()]
             if ended:
-                self._moving = [each for each in self._moving if each not in ended]
-                for transfer, then, _ in ended:
-                    if then is not None:
-                        then(transfer.error())
+                self._moving = [each for each in self._moving if not any(each is other for other in ended)]
+                for moving in ended:
+                    if moving.then is not None:
+                        moving.then(moving.transfer.error())
         self.peers.look(lost)
         if self.rounds.doubtful:
             self.rounds.look()
@@ -203,6 +212,8 @@ class Job:
         """Wait for the end of an operation that was started."""
         if not operation.done:
             self._wait(operation, timeout, False)
+        elif operation.failure is not None and self._uses(operation) and not self._over():
+            self.call(lambda: self._settle(operation))
 
     def poll(self, operation: Operation) -> bool:
         """Whether an operation has ended, after doing what can be done now."""
@@ -251,7 +262,12 @@ class Job:
                 if not operation.done:
                     states = self.inquiries.states(operation)
                     if not operation.done:  # nor since
-                        self._give_up(operation, Failure(Reason.TIMEOUT, text=states))
+                        operation.give_up(Failure(Reason.TIMEOUT, text=states))
+                if operation.failure is not None and self._uses(operation):
+                    if not has_turn:
+                        self.turns.take()
+                        has_turn = True
+                    self._settle(operation)
             finally:
                 self.waiting.remove(entry)
                 if has_turn:
@@ -287,16 +303,21 @@ class Job:
             shield.deliver()
         except BaseException:
             self.turns.take()
-            self._give_up(operation, Failure(Reason.INTERRUPTED))
+            operation.give_up(Failure(Reason.INTERRUPTED))
+            self._settle(operation)
             raise
         self.turns.take()
 
-    def _give_up(self, operation: Operation, failure: Failure) -> None:
-        operation.give_up(failure)
-        if (
-            not operation.quiet()
-        ):  # a body on its way into our memory, or out of it; it ends by itself, or its peer does
-            self.drive_until(operation.quiet, _SETTLING)
+    def _settle(self, operation: Operation) -> None:
+        """Let nothing be moved into, or out of, the memory of an operation that has failed."""
+        self._moving = [self.strays.divert(each) if each.operation is operation else each for each in self._moving]
+        if self._uses(operation):  # what cannot be diverted ends by itself in a moment, or its peer does
+            self.drive_until(lambda: not self._uses(operation), _SETTLING)
+        for moving in self._uses(operation):
+            self.strays.keep(moving)
+
+    def _uses(self, operation: Operation) -> list[Moving]:
+        return [each for each in self._moving if each.operation is operation]
 
     def busy(self) -> bool:
         """Whether something is under way that nobody waits for."""

@@ -40,7 +40,9 @@ class Maker:
     def _memory(self, operation: str, buffers: Sequence[Buffer], access: int) -> _core.Memory:
         """Look at buffers; if this rank cannot use them, the call fails on all ranks."""
         try:
-            return _core.Memory(buffers, access)
+            memory = _core.Memory(buffers, access)
+            self._job.strays.check(memory)
+            return memory
         except BaseException:
             self._refuse_call(operation)
             raise

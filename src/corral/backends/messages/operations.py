@@ -62,9 +62,11 @@ class Operation:
         Where a thread waits for it that does not drive.
     waited : bool
         Whether some thread waits for it.
+    loose : bool
+        Whether it has failed while bytes move in its memory, which the transport goes on to move.
     """
 
-    __slots__ = ("context", "done", "failure", "gate", "job", "label", "waited")
+    __slots__ = ("context", "done", "failure", "gate", "job", "label", "loose", "waited")
 
     def __init__(self, job: Job, context: int, label: int) -> None:
         self.job = job
@@ -74,6 +76,7 @@ class Operation:
         self.failure: Failure | None = None
         self.gate: Gate | None = None
         self.waited = False
+        self.loose = False
 
     def start(self) -> None:
         raise NotImplementedError
@@ -81,10 +84,6 @@ class Operation:
     def give_up(self, failure: Failure) -> None:
         """End it now; the others that take part must be able to go on."""
         raise NotImplementedError
-
-    def quiet(self) -> bool:
-        """Whether nothing reads or writes its memory any more."""
-        return True
 
     def needed(self) -> list[int]:
         """List the ranks of the job that it may be waiting for."""
@@ -119,7 +118,7 @@ class Operation:
 class Send(Operation):
     """A message of which nothing, or only its head, has left."""
 
-    __slots__ = ("dst", "memory", "number", "tag", "transfers")
+    __slots__ = ("dst", "memory", "number", "tag")
 
     def __init__(self, job: Job, context: int, label: int, dst: int, tag: int, memory: _core.Memory) -> None:
         super().__init__(job, context, label)
@@ -127,7 +126,6 @@ class Send(Operation):
         self.tag = tag
         self.memory = memory
         self.number = 0
-        self.transfers = 0
 
     def start(self) -> None:
         self.job.post.send(self)
@@ -135,9 +133,6 @@ class Send(Operation):
     def give_up(self, failure: Failure) -> None:
         self.job.post.withdraw_send(self)
         self.finish(failure)
-
-    def quiet(self) -> bool:
-        return self.transfers == 0
 
     def needed(self) -> list[int]:
         return [self.dst]
@@ -194,9 +189,6 @@ class Receive(Operation):
     def give_up(self, failure: Failure) -> None:
         self.job.post.withdraw_receive(self)
         self.finish(failure)
-
-    def quiet(self) -> bool:
-        return self.transfers == 0
 
     def needed(self) -> list[int]:
         return list(self.others) if self.source == ANYONE else [self.source]

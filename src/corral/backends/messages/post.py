@@ -216,14 +216,12 @@ class Post:
             self.job.send(arrival.source, frames.encode(frames.VOID, frame.context, b=frame.b))
             return
         del self.offered[frame.a]
-        send.transfers = 1
 
         def sent(error: BaseException | None) -> None:
-            send.transfers = 0
             send.finish(None if error is None else Failure(Reason.LOST, send.dst, text=str(error)))
 
         head = frames.encode(frames.BODY, frame.context, b=frame.b)
-        self.job.send(arrival.source, head, send.memory.pieces(), sent)
+        self.job.send(arrival.source, head, send.memory.pieces(), sent, send)
 
     def _on_skip(self, arrival: Arrival, frame: Frame) -> None:
         send = self.offered.get(frame.a)
@@ -258,7 +256,7 @@ class Post:
                 receive.made = bytes(receive.made)
             receive.finish(None if error is None else Failure(Reason.LOST, arrived.sender, text=str(error)))
 
-        self.job.receive(arrival, pieces, received)
+        self.job.receive(arrival, pieces, received, receive)
         return None
 
     def _on_withdraw(self, arrival: Arrival, frame: Frame) -> None:

@@ -27,7 +27,7 @@ class MessageRequest:
         limit = self._backend.timeout if timeout is None else timeout
         if not self._operation.done:
             self._timeout = limit
-            self._backend.job.wait(self._operation, limit)
+        self._backend.job.wait(self._operation, limit)
         error = self.exception()
         if error is not None:
             raise error

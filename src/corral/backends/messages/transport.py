@@ -81,6 +81,16 @@ class Transport(abc.ABC):
     def receive(self, arrival: Arrival, into: Sequence[memoryview]) -> Transfer:
         """Start receiving a frame's body into pieces of memory that hold `body_size` bytes together."""
 
+    def divert(self, transfer: Transfer, pieces: Sequence[memoryview]) -> bool:
+        """Let a transfer that is not done go on with other memory; return whether it does.
+
+        That is asked when an operation fails, by a time-out or Ctrl-C, while its body moves: what has yet to come goes
+        into `pieces`, what has yet to leave is taken from them. They hold as many bytes as the memory that the transfer
+        began with, which nothing touches any more if this returns true. Otherwise that memory is kept until the
+        transfer is done, and the user is told not to use it before: an engine that has no way back can do no more.
+        """
+        return False
+
     @abc.abstractmethod
     def wait(self, seconds: float) -> None:
         """Return when something may have changed, when another thread calls `wake`, or after some seconds.
