@@ -229,8 +229,8 @@ bool Engine::poll(const std::shared_ptr<Operation>& op) {
     return op->done.load(std::memory_order_relaxed);
 }
 
-Failure Engine::wait(const std::shared_ptr<Operation>& op, int64_t timeout_ns,
-                     const std::function<bool()>& interrupted) {
+Failure Engine::wait(const std::shared_ptr<Operation>& op, int64_t timeout_ns, const std::function<bool()>& interrupted,
+                     bool cancels) {
     check_owner();
     Lock lock(mutex_);
     ++waiters_;
@@ -248,6 +248,7 @@ Failure Engine::wait(const std::shared_ptr<Operation>& op, int64_t timeout_ns,
     int64_t start = 0, slice = first_slice_ns;
     auto give_up = [&](Reason reason) {
         Failure why{reason};
+        if (!cancels) return why;
         // A peer may be in the middle of a copy into our memory; it ends by itself, or the peer does.
         for (int64_t until = now_ns() + 1'000'000'000; !cancel(op, why) && now_ns() < until;) {
             lock.unlock();
@@ -273,7 +274,7 @@ Failure Engine::wait(const std::shared_ptr<Operation>& op, int64_t timeout_ns,
                 ++impatient_;
             }
             if (waited > timeout_ns && timeout_ns >= 0) return give_up(Reason::timeout);
-            if (waited > spin_ns) {
+            if (waited > spin_ns || !cancels) {
                 int64_t left = timeout_ns < 0 ? last_slice_ns : std::max<int64_t>(timeout_ns - waited, 1000);
                 sleep_and_check(lock, *op, std::min(slice, left));
                 slice = std::min(slice * 2, last_slice_ns);

@@ -84,7 +84,13 @@ class Engine {
     // Block until the operation is done. `interrupted` is called now and then; true gives up. The result of an
     // operation that timed out or was interrupted is that failure; it has been cancelled.
     Failure wait(const std::shared_ptr<Operation>& operation, int64_t timeout_ns,
-                 const std::function<bool()>& interrupted);
+                 const std::function<bool()>& interrupted) {
+        return wait(operation, timeout_ns, interrupted, true);
+    }
+    // The same asleep, and for a while only: the operation goes on afterwards.
+    void linger(const std::shared_ptr<Operation>& operation, int64_t nanoseconds) {
+        wait(operation, nanoseconds, nullptr, false);
+    }
     // Make progress without blocking; returns whether the operation is done.
     bool poll(const std::shared_ptr<Operation>& operation);
     // Fail whatever runs in a group, here and (by message) elsewhere.
@@ -147,6 +153,8 @@ class Engine {
     bool flush_locked(Lock& lock, int64_t timeout_ns, const std::function<bool()>& interrupted);
     // Give up. True: its memory is not touched any more. False: a peer is in the middle of a copy; ask again.
     bool cancel(const std::shared_ptr<Operation>& operation, Failure why);
+    Failure wait(const std::shared_ptr<Operation>& operation, int64_t timeout_ns,
+                 const std::function<bool()>& interrupted, bool cancels);
     bool doze(Lock& lock, int64_t slice);
     bool forked() const;
     void check_owner() const;

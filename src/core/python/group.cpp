@@ -97,6 +97,11 @@ bool Request::done() {
     return done;
 }
 
+void Request::linger(double seconds) {
+    nb::gil_scoped_release release;
+    job_->engine->linger(operation_, nanoseconds(seconds));
+}
+
 nb::object Request::failure() {
     if (!done() || !operation_->failure) return nb::none();
     return failure_object(operation_->failure, operation_.get());

@@ -45,6 +45,8 @@ class Request {
     Operation& operation() { return *operation_; }
     // Wait without turning the failure into an object.
     Failure wait_raw(double timeout);
+    // Wait for some seconds at most; if it has not ended then, it goes on.
+    void linger(double seconds);
     void in_background() { job_->engine->background(operation_); }
 
     Payload payload;

@@ -11,6 +11,7 @@
 #include "../arrays.h"
 #include "group.h"
 #include "memory.h"
+#include "mpi_port.h"
 #include "received.h"
 #include "tree.h"
 
@@ -106,6 +107,7 @@ NB_MODULE(_core, m) {
         .def("wait", &Request::wait, nb::sig("def wait(self, timeout: float) -> Failure | None"), "timeout"_a)
         .def("done", &Request::done)
         .def("failure", &Request::failure, nb::sig("def failure(self) -> Failure | None"))
+        .def("linger", &Request::linger, "seconds"_a)
         .def("background", &Request::in_background)
         .def("source", &Request::source)
         .def(
@@ -346,4 +348,5 @@ NB_MODULE(_core, m) {
         nb::sig("def survey(tree: object, array: type, write: bool) -> tuple[bytes, list[object]] | None"),
         "tree"_a.none(), "array"_a, "write"_a, "What a tree looks like, and its leaves, where all are plain arrays.");
     register_memory(m);
+    register_mpi_port(m);
 }

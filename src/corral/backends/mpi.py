@@ -6,9 +6,10 @@ for a moment, then after pauses that grow to a millisecond.
 
 from __future__ import annotations
 
+import ctypes
 import os
-import struct
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -18,11 +19,13 @@ try:
 except RuntimeError as error:  # mpi4py is installed, but no MPI that it could load
     raise ImportError(str(error)) from error
 
+from corral import _core
 from corral.backends import pieces
 from corral.backends.at_exit import AtExit
 from corral.backends.lanes import Movement
 from corral.backends.messages.backend import MessageBackend
 from corral.backends.messages.transport import Arrival, Transfer, Transport
+from corral.backends.mpi_small import SmallCalls
 from corral.backends.places import Place, Processes, here
 from corral.backends.waking import Signal
 from corral.distributed.errors import DistBackendError, DistNetworkError
@@ -31,7 +34,6 @@ __all__ = ["MpiBackend", "MpiTransport"]
 
 _HEAD_TAG = 1
 _FIRST_BODY_TAG, _BODY_TAGS = 2, 1 << 14  # MPI allows tags up to 32767 at least
-_PREFIX = struct.Struct("<HHQ")  # kind, the body's tag, its size
 _DATA, _BYE, _ENDING = 1, 2, 3
 _BLOCK = 1 << 30  # most bytes of a block: counts of MPI before 4.0 are of 31 bits
 _SPIN = 1e-3  # seconds without pauses
@@ -39,6 +41,8 @@ _FIRST_PAUSE, _LAST_PAUSE = 50e-6, 1e-3
 _LOOK = 0.02  # seconds between two looks for ranks that have ended
 _MOMENT = 0.2  # seconds in which a process that says so is seen to end
 _LAST_WORDS = 1.0  # seconds for telling the others that this process ends
+_MOST_AT_ONCE = 16  # ranks that tell each other what they call, each all others
+_FUNCTIONS = ("MPI_Isend", "MPI_Irecv", "MPI_Test", "MPI_Get_count", "MPI_Cancel")
 
 
 class _Transfer(Movement):
@@ -72,6 +76,14 @@ class _Transfer(Movement):
         if self.kind is not None:
             self.kind.Free()
             self.kind = None
+
+
+def _port(comm: Any) -> _core.MpiPort:
+    """Make what moves a communicator's heads: it calls the functions of the MPI that mpi4py has loaded."""
+    library = ctypes.CDLL(MPI.__file__)  # through which those of its MPI are found
+    functions = [ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in _FUNCTIONS]
+    handles = MPI._handleof(comm), MPI._handleof(MPI.BYTE)
+    return _core.MpiPort(functions, *handles, MPI.ANY_SOURCE, _HEAD_TAG, comm.rank, comm.size, MpiTransport.head_limit)
 
 
 class MpiTransport(Transport):
@@ -110,6 +122,9 @@ class MpiTransport(Transport):
         self._bodies = [0] * self.size  # sent to each rank
         self._looked = 0.0
         self._at_exit = AtExit(self._end)
+        self.port = _port(self._comm)
+        self.numbers = self.port if self.size <= _MOST_AT_ONCE else None
+        _transports.add(self)
 
     @classmethod
     def create(
@@ -155,24 +170,13 @@ class MpiTransport(Transport):
             self._bodies[dst] += 1
         if dst in self._gone:
             return self._failed(dst)
-        transfer = self._post(dst, _PREFIX.pack(_DATA, tag, size) + head)
-        if not size or transfer._error is not None:
-            if not transfer._done:  # MPI has not copied it yet; but it is a copy, and the caller's memory is free
-                self._moving.append(transfer)
-                return _finished
-            return transfer
-        if not transfer._done:
-            self._moving.append(transfer)
-        return self._start(self._comm.Isend, dst, tag, body)
-
-    def _post(self, dst: int, frame: bytes) -> _Transfer:
         try:
-            request = self._comm.Isend([frame, MPI.BYTE], dst, _HEAD_TAG)
-        except MPI.Exception as error:
+            self.port.send(dst, _DATA, tag, size, head)
+        except RuntimeError as error:
             return self._failed(dst, error)
-        transfer = _Transfer(dst, request, frame)
-        transfer.look()
-        return transfer
+        if not size:  # the head was copied: the caller's memory is free
+            return _finished
+        return self._start(self._comm.Isend, dst, tag, body)
 
     def _start(self, start: Callable[..., Any], peer: int, tag: int, parts: Sequence[memoryview]) -> _Transfer:
         """Start moving pieces of memory, from or to where they lie."""
@@ -215,41 +219,31 @@ class MpiTransport(Transport):
 
     def _progress(self) -> bool:
         """See what has come and what has ended; say whether anything has."""
-        changed = False
-        while (message := self._probe()) is not None:
-            self._take(*message)
+        try:
+            changed = self.port.poll()
+        except RuntimeError as error:
             changed = True
+            self._hear_of_failure(error)
+        for message in self.port.take():
+            changed = True
+            self._take(*message)
         if self._moving:
             moving = [transfer for transfer in self._moving if not transfer.look()]
             changed = changed or len(moving) < len(self._moving)
             self._moving = moving
         return changed
 
-    def _probe(self) -> tuple[Any, Any] | None:
-        status = MPI.Status()
-        try:
-            message = self._comm.Improbe(MPI.ANY_SOURCE, _HEAD_TAG, status)
-        except MPI.Exception as error:
-            self._hear_of_failure(error)
-            return None
-        return None if message is None else (message, status)
-
-    def _take(self, message: Any, status: Any) -> None:
-        source = status.Get_source()
-        data = bytearray(status.Get_count(MPI.BYTE))
-        message.Recv([data, MPI.BYTE])
+    def _take(self, source: int, kind: int, tag: int, size: int, head: bytes) -> None:
         if source in self._gone:
             return
-        if not _PREFIX.size <= len(data) <= _PREFIX.size + self.head_limit:
-            self._lose(source, "sent a message that makes no sense")
-            return
-        kind, tag, size = _PREFIX.unpack_from(data)
         if kind == _DATA:
-            self._arrived.append(Arrival(source, bytes(data[_PREFIX.size :]), size, tag))
+            self._arrived.append(Arrival(source, head, size, tag))
         elif kind == _BYE:
             self._lose(source, "left the job (destroy_process_group)")
-        else:
+        elif kind == _ENDING:
             self._ending[source] = time.monotonic() + _MOMENT
+        else:
+            self._lose(source, "sent a message that makes no sense")
 
     # Ranks that are lost -------------------------------------------------------------------------------------
 
@@ -321,27 +315,39 @@ class MpiTransport(Transport):
     def _leave(self, kind: int, timeout: float) -> None:
         """Deliver what was sent, and say that nothing more comes: the process itself may live on."""
         self._at_exit.cancel()
+        self.port.disable()
         if self._comm == MPI.COMM_NULL or MPI.Is_finalized():
             return
         deadline = time.monotonic() + timeout
         for rank in range(self.size):
             if rank != self.rank and rank not in self._gone:
-                self._moving.append(self._post(rank, _PREFIX.pack(kind, 0, 0)))
-        while self._moving and time.monotonic() < deadline:
+                self.port.send(rank, kind, 0, 0, b"")
+        while (self._moving or self.port.sending()) and time.monotonic() < deadline:
             self.wait(min(_LOOK, deadline - time.monotonic()))
             self._moving = [transfer for transfer in self._moving if not transfer.look()]
+        sent = not self._moving and not self.port.sending()
+        self.port.close()
         self._processes.close()
         # A communicator made later could be mistaken for a freed one by ranks that still send in it.
-        if not self._moving and not self._kept and len(self._gone) == self.size - 1:
+        if sent and not self._kept and len(self._gone) == self.size - 1:
             self._comm.Free()
         self._comm = MPI.COMM_NULL
 
 
 _finished = Movement()
 _finished.end()
+_transports: weakref.WeakSet[MpiTransport] = weakref.WeakSet()
 
 
-class MpiBackend(MessageBackend):
+def _in_child() -> None:
+    for transport in _transports:
+        transport.port.disable()
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
+class MpiBackend(SmallCalls):
     """A group of ranks on MPI."""
 
     transport = MpiTransport

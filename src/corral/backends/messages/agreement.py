@@ -14,6 +14,7 @@ from corral.backends.messages import frames
 from corral.backends.messages.calls import REFUSED, Call
 from corral.backends.messages.frames import BadFrameError
 from corral.backends.messages.operations import Failure, Operation, Reason
+from corral.backends.messages.transport import ALIKE, OPEN
 from corral.backends.messages.verdicts import (
     ALL,
     DIFFERENT,
@@ -53,6 +54,8 @@ class Round(Operation):
         What this rank called.
     told : bool
         Whether the verdict is here.
+    open : bool
+        Whether it was begun in one step, and not all that the other ranks say is here.
     """
 
     def __init__(self, job: Job, ledger: Ledger, call: Call) -> None:
@@ -61,6 +64,7 @@ class Round(Operation):
         self.call = call
         self.number = -1
         self.told = False
+        self.open = False
         self._entries: dict[int, memoryview] = {}
         self._expected: dict[tuple[int, int], tuple[Sequence[memoryview], int, Callable[[], None] | None]] = {}
         self._held: dict[tuple[int, int], Arrival] = {}
@@ -111,9 +115,12 @@ class Round(Operation):
 
     def start(self) -> None:
         ledger = self.ledger
-        self.number = ledger.next
-        ledger.next += 1
-        ledger.last, ledger.last_failed = self.call, False
+        if self.number < 0:
+            self.number = ledger.begin()
+        else:
+            self.open = True
+            self.job.rounds.open.add(self)
+        ledger.last, ledger.last_number, ledger.last_failed = self.call, self.number, False
         ledger.active[self.number] = self
         early = ledger.early.pop(self.number, ())
         failed = ledger.failed.pop(self.number, None)
@@ -127,12 +134,41 @@ class Round(Operation):
                 self._add(source, content)
             except BadFrameError as error:
                 self.job.peers.lose(source, f"has sent what makes no sense ({error})")
-        self._pass_on()
-        if self.job.lost and not self.done:
-            for place, member in enumerate(ledger.members):
+        if self.open:
+            self.look()
+        else:
+            self._pass_on()
+        self._check_lost()
+        return None
+
+    def begun(self, number: int) -> Round:
+        """Say, before it starts, that it was begun in one step; return itself."""
+        self.number = number
+        return self
+
+    def look(self) -> None:
+        """See what has become of a call that was begun in one step."""
+        numbers = self.ledger.numbers
+        assert numbers is not None
+        state = numbers.state(self.number)
+        if self.done or state == OPEN:
+            return
+        self.open = False
+        self.job.rounds.open.discard(self)
+        if state == ALIKE:
+            given = {rank: [Blob(ALL, said)] for rank, said in enumerate(numbers.contents(self.number)) if said}
+            self.told = True
+            self.accept(self.results([self.call] * self.ledger.size, given))
+            self.finish()
+        else:
+            self._pass_on()
+            self._check_lost()
+
+    def _check_lost(self) -> None:
+        if self.job.lost:
+            for place, member in enumerate(self.ledger.members):
                 if member in self.job.lost:
                     self.lose(place)
-        return None
 
     def rise(self, source: int, content: memoryview) -> None:
         """Take in what ranks below have called."""
@@ -155,6 +191,8 @@ class Round(Operation):
         if self.done or self.told or len(self._entries) < ledger.tree.size:
             return
         if ledger.tree.parent >= 0:
+            if self.open:
+                return
             content = b"".join(self._entries.values())
             self.job.send_long(ledger.members[ledger.tree.parent], frames.RISE, self.context, self.number, content)
             return
@@ -298,6 +336,10 @@ class Round(Operation):
             # One that leaves has sent all that it had to: what has begun to come from it will be here in a moment.
             if any(key[0] == place and key not in self._coming for key in self._expected):
                 self.fail(failure)
+        elif self.open:
+            assert self.ledger.numbers is not None
+            if not self.ledger.numbers.has(self.number, place):
+                self.fail(failure)
         elif place in self._entries:
             return
         elif place == self.ledger.tree.parent or any(place in below for below in self.ledger.tree.children.values()):
@@ -329,6 +371,9 @@ class Round(Operation):
         if self.done:
             return
         self.ledger.active.pop(self.number, None)
+        self.job.rounds.open.discard(self)
+        if self.ledger.numbers is not None:
+            self.ledger.numbers.forget(self.number)
         if self.number == self.ledger.next - 1:
             self.ledger.last_failed = failure is not None
         held, self._held = self._held, {}

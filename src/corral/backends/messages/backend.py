@@ -78,6 +78,7 @@ class MessageBackend(Backend):
             corral.backends.register("pigeons", PigeonBackend)
         """
         backend = cls(Job(transport), "world", range(transport.size), timeout)
+        backend._ledger.numbers = transport.numbers
         introductions = backend.all_gather_bytes(Peers.introduction(), timeout, "init_process_group")
         backend.job.call(lambda: backend.job.peers.meet(introductions))
         return backend

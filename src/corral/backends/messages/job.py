@@ -148,6 +148,8 @@ class Job:
                 for moving in ended:
                     if moving.then is not None:
                         moving.then(moving.transfer.error())
+        for round_ in [*self.rounds.open]:
+            round_.look()
         self.peers.look(lost)
         if self.rounds.doubtful:
             self.rounds.look()

@@ -59,14 +59,14 @@ class _Lines(Generic[_Item]):
     """Items that stand in line, for each tag and rank, with their order over all lines."""
 
     def __init__(self) -> None:
-        self._lines: dict[int, dict[int, deque[_Item]]] = {}
+        self.lines: dict[int, dict[int, deque[_Item]]] = {}  # by tag and rank; none is empty
 
     def add(self, item: _Item, tag: int, rank: int) -> None:
-        self._lines.setdefault(tag, {}).setdefault(rank, deque()).append(item)
+        self.lines.setdefault(tag, {}).setdefault(rank, deque()).append(item)
 
     def add_back(self, item: _Item, tag: int, rank: int) -> None:
         """Put an item where it was."""
-        line = self._lines.setdefault(tag, {}).setdefault(rank, deque())
+        line = self.lines.setdefault(tag, {}).setdefault(rank, deque())
         items = list(line)
         insort(items, item, key=lambda each: each.order)
         line.clear()
@@ -74,14 +74,14 @@ class _Lines(Generic[_Item]):
 
     def first(self, tag: int, ranks: tuple[int, ...] | None) -> _Item | None:
         """Return the first item with a tag, of some ranks or of any."""
-        lines = self._lines.get(tag)
+        lines = self.lines.get(tag)
         if lines is None:
             return None
         heads = [line[0] for rank, line in lines.items() if ranks is None or rank in ranks]
         return min(heads, key=lambda each: each.order) if heads else None
 
     def remove(self, item: _Item, tag: int, rank: int) -> bool:
-        line = self._lines.get(tag, {}).get(rank)
+        line = self.lines.get(tag, {}).get(rank)
         if line is None or item not in line:
             return False
         if line[0] is item:
@@ -89,13 +89,13 @@ class _Lines(Generic[_Item]):
         else:
             line.remove(item)
         if not line:
-            del self._lines[tag][rank]
-            if not self._lines[tag]:
-                del self._lines[tag]
+            del self.lines[tag][rank]
+            if not self.lines[tag]:
+                del self.lines[tag]
         return True
 
     def __iter__(self):  # type: ignore[no-untyped-def]
-        for lines in list(self._lines.values()):
+        for lines in list(self.lines.values()):
             for line in list(lines.values()):
                 yield from list(line)
 

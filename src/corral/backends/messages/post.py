@@ -28,7 +28,13 @@ _VIEWED_FROM = 64 * 1024  # from here on a view of the memory itself costs less 
 
 
 class Post:
-    """The messages of a job, in all its groups."""
+    """The messages of a job, in all its groups.
+
+    Attributes
+    ----------
+    credit : list of int
+        Bytes of small messages that this rank may send each rank.
+    """
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -37,7 +43,7 @@ class Post:
         self.offered: dict[int, Send] = {}
         self._taken: dict[int, Taken] = {}
         self._next = 1
-        self._credit = [_UNCLAIMED] * job.size
+        self.credit = [_UNCLAIMED] * job.size
         self._owed = [0] * job.size
         self.handlers = {
             frames.EAGER: self._on_message,
@@ -68,8 +74,8 @@ class Post:
             return send.finish()
         if dst in job.lost:
             return send.finish(Failure(Reason.LOST, dst))
-        if size <= self.most_inline and self._credit[dst] >= size + _HEAD_COST:
-            self._credit[dst] -= size + _HEAD_COST
+        if size <= self.most_inline and self.credit[dst] >= size + _HEAD_COST:
+            self.credit[dst] -= size + _HEAD_COST
             head = frames.encode(frames.EAGER, send.context, send.tag, memory.type, size, payload=memory.read())
             job.send(dst, head)
             return send.finish()
@@ -174,7 +180,7 @@ class Post:
             failure = Failure(Reason.SIZE, arrived.sender, actual=arrived.size, expected=memory.nbytes)
             return receive.finish(failure)
         if arrived.payload is not None:
-            self._consumed(arrived)
+            self.consumed(arrived.sender, arrived.cost)
             if memory is None:
                 own = isinstance(arrived.payload, memoryview) and not arrived.payload.readonly
                 receive.made = arrived.payload if own and arrived.size >= _VIEWED_FROM else bytes(arrived.payload)
@@ -285,24 +291,21 @@ class Post:
             self._check_source(receive)
 
     def _on_credit(self, arrival: Arrival, frame: Frame) -> None:
-        self._credit[arrival.source] = min(self._credit[arrival.source] + frame.a, _UNCLAIMED)
+        self.credit[arrival.source] = min(self.credit[arrival.source] + frame.a, _UNCLAIMED)
 
     # ----------------------------------------------------------------------------------------------------------
 
     def _skip(self, context: int, arrived: Arrived) -> None:
         """Consume a message without its bytes."""
         if arrived.payload is not None:
-            self._consumed(arrived)
+            self.consumed(arrived.sender, arrived.cost)
         elif arrived.taken is None:
             self.job.send(arrived.sender, frames.encode(frames.SKIP, context, a=arrived.name))
         # What was taken comes all the same, and is discarded.
 
-    def _consumed(self, arrived: Arrived) -> None:
-        """Let the sender know, now and then, that it may send more."""
-        if not arrived.cost:
-            return
-        sender = arrived.sender
-        self._owed[sender] += arrived.cost
+    def consumed(self, sender: int, cost: int) -> None:
+        """Let a sender know, now and then, that it may send more."""
+        self._owed[sender] += cost
         if self._owed[sender] >= _UNCLAIMED // 4:
             self.job.send(sender, frames.encode(frames.CREDIT, a=self._owed[sender]))
             self._owed[sender] = 0

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from corral.backends.messages import frames
+from corral.backends.messages.calls import Call
 from corral.backends.messages.frames import BadFrameError, Frame
 from corral.backends.messages.operations import Failure, Reason
 from corral.backends.messages.trees import Tree
 
 if TYPE_CHECKING:
     from corral.backends.messages.agreement import Round
-    from corral.backends.messages.calls import Call
     from corral.backends.messages.job import Job
-    from corral.backends.messages.transport import Arrival
+    from corral.backends.messages.transport import Arrival, Numbers
 
 __all__ = ["Ledger", "Rounds"]
 
@@ -30,8 +30,8 @@ class Ledger:
     ----------
     members : tuple of int
         The group's ranks, as ranks of the job; empty while this rank has not made the group.
-    next : int
-        Number of the next call.
+    numbers : Numbers or None
+        What agrees on small calls in one step.
     active : dict of int to Round
         The calls under way.
     early : dict of int to list
@@ -47,11 +47,13 @@ class Ledger:
         self.members: tuple[int, ...] = ()
         self.rank = 0
         self.tree: Tree
-        self.next = 0
+        self.numbers: Numbers | None = None
+        self._next = 0
         self.active: dict[int, Round] = {}
         self.early: dict[int, list[tuple[int, memoryview]]] = {}
         self.failed: dict[int, Failure] = {}
         self.last: Call | None = None
+        self.last_number = -1
         self.last_failed = False
         self.closed = False
         self._places: dict[int, int] = {}
@@ -67,6 +69,18 @@ class Ledger:
     def size(self) -> int:
         return len(self.members)
 
+    @property
+    def next(self) -> int:
+        """Number of the next call."""
+        return self._next if self.numbers is None else self.numbers.next
+
+    def begin(self) -> int:
+        """Return the number of a call that begins now."""
+        if self.numbers is not None:
+            return self.numbers.begin()
+        self._next += 1
+        return self._next - 1
+
     def place(self, member: int) -> int:
         """Return the rank in the group of a rank of the job; -1 if it has none."""
         return self._places.get(member, -1)
@@ -79,6 +93,7 @@ class Rounds:
         self.job = job
         self.ledgers: dict[int, Ledger] = {}
         self.doubtful: dict[Round, tuple[float, int]] = {}
+        self.open: set[Round] = set()
         self.handlers = {
             frames.RISE: self._on_rise,
             frames.FALL: self._on_fall,
@@ -110,6 +125,10 @@ class Rounds:
     def last_call(self, context: int) -> tuple[int, int, Call | None]:
         """Return how many collectives this rank has called, and the last one with its state."""
         ledger = self.ledger(context)
+        small = None if ledger.numbers is None else ledger.numbers.last()
+        if small is not None and small[0] > ledger.last_number:
+            _, label, root, detail, kind, size = small
+            return ledger.next, 2, Call(label, root, detail, type=kind, size=size)
         state = 1 if ledger.next - 1 in ledger.active else 3 if ledger.last_failed else 2
         return ledger.next, state, ledger.last
 

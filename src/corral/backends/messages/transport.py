@@ -10,7 +10,10 @@ import abc
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-__all__ = ["Arrival", "Transfer", "Transport"]
+__all__ = ["ALIKE", "OPEN", "Arrival", "Numbers", "Transfer", "Transport"]
+
+OPEN, ALIKE = 0, 1
+"""What is known of a call: not all that the ranks say of it, or that all have said the same."""
 
 
 class Arrival(NamedTuple):
@@ -31,6 +34,36 @@ class Transfer(Protocol):
 
     def error(self) -> BaseException | None:
         """Return what ended it, if it did not end well."""
+
+
+class Numbers(Protocol):
+    """Agreement in one step: every rank tells each other at once what it calls, and what it gives, if that is little.
+
+    A transport that has it numbers the collectives of all its ranks. A call that was begun so is over when all ranks
+    have said the same; otherwise, and where a rank says that it has more to say, it goes on like any other.
+    """
+
+    @property
+    def next(self) -> int:
+        """The number of the next call."""
+
+    def begin(self) -> int:
+        """Give a call a number, and tell the others that it is like any other."""
+
+    def state(self, number: int) -> int:
+        """What is known of a call: `OPEN`, `ALIKE`, or another number if the ranks have not said the same."""
+
+    def has(self, number: int, rank: int) -> bool:
+        """Whether a rank has said what it calls."""
+
+    def contents(self, number: int) -> list[bytes]:
+        """Return what each rank gives in a call in which all have said the same."""
+
+    def forget(self, number: int) -> None:
+        """Forget a call that is over."""
+
+    def last(self) -> tuple[int, int, int, int, int, int] | None:
+        """Return the last call that was over in one step: its number, label, root, reduction + 1, type and size."""
 
 
 class Transport(abc.ABC):
@@ -54,6 +87,8 @@ class Transport(abc.ABC):
         Bytes that a head may have, at least 4096. Small payloads travel in heads.
     any_source, vectors, several_hosts : bool
         What the engine does by itself, as `corral.backends.capabilities.Capabilities` has it: to be told to who asks.
+    numbers : Numbers or None
+        What agrees on small collectives of all ranks in one step, where there is such a thing.
     """
 
     name: str
@@ -64,6 +99,7 @@ class Transport(abc.ABC):
     any_source: bool = False
     vectors: bool = False
     several_hosts: bool = True
+    numbers: Numbers | None = None
 
     @abc.abstractmethod
     def send(self, dst: int, head: bytes, body: Sequence[memoryview] = ()) -> Transfer:

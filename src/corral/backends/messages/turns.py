@@ -39,11 +39,17 @@ class Turns:
     ----------
     wake
         Called to make the thread that has the turn look up from its waiting.
+
+    Attributes
+    ----------
+    held : bool
+        Whether some thread has the turn. A call that ends before the interpreter lets another thread run, and for
+        which this is false, needs none.
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._mutex = threading.Lock()
-        self._held = False
+        self.held = False
         self._asking: deque[Gate] = deque()
         self._parked: deque[Gate] = deque()
         self._wake = wake
@@ -56,8 +62,8 @@ class Turns:
     def take(self) -> None:
         """Wait for the turn."""
         with self._mutex:
-            if not self._held:
-                self._held = True
+            if not self.held:
+                self.held = True
                 return
             gate = Gate()
             self._asking.append(gate)
@@ -67,9 +73,9 @@ class Turns:
     def try_take(self) -> bool:
         """Take the turn if nobody has it."""
         with self._mutex:
-            if self._held:
+            if self.held:
                 return False
-            self._held = True
+            self.held = True
             return True
 
     def give(self) -> None:
@@ -82,7 +88,7 @@ class Turns:
                 gate.has_turn = True
                 gate.open()
             else:
-                self._held = False
+                self.held = False
 
     def park(self, gate: Gate, seconds: float | None) -> bool:
         """Let go of the turn until the gate is opened or some seconds have passed; return whether it has come back."""
