@@ -52,7 +52,11 @@ class Reduction(NamedTuple):
 
 
 class Request(Protocol):
-    """An operation under way."""
+    """An operation under way.
+
+    One that can also be waited for without being given up has ``linger(seconds)``, which returns when it has ended, or
+    after some seconds. Others are asked now and then by those who do not wait for them.
+    """
 
     def wait(self, timeout: float | None = None) -> None:
         """Block until the operation is complete; raise its error, or a time-out after `timeout` seconds."""

@@ -43,6 +43,9 @@ class ShmRequest:
     def is_completed(self) -> bool:
         return self._request.done()
 
+    def linger(self, seconds: float) -> None:
+        self._request.linger(seconds)
+
     def exception(self) -> BaseException | None:
         failure = self._request.failure()
         if failure is not None:

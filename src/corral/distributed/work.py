@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["Future", "Work", "seconds"]
 
 _POLL_FIRST, _POLL_LAST = 20e-6, 10e-3
+_IDLE = 5.0  # seconds that the thread which looks for completed operations stays when there are none
 
 
 def seconds(timeout: timedelta | float | None, name: str = "timeout") -> float | None:
@@ -274,8 +275,9 @@ class Future:
 class _Watcher:
     """A thread, there while somebody waits for a callback, that notices completed operations.
 
-    It looks again after a tenth of the time that the youngest operation has been under way, at least every
-    10 ms: short operations are noticed soon, and long ones cost nothing.
+    It waits for the one that was started first, since operations mostly end in order, where its engine lets it.
+    Otherwise it looks again after a tenth of the time that the youngest has been under way. In either case it looks at
+    all of them every 10 ms: short operations are noticed soon, and long ones cost nothing.
     """
 
     def __init__(self) -> None:
@@ -294,16 +296,27 @@ class _Watcher:
     def _run(self) -> None:
         while True:
             with self._condition:
-                if not self._pending:
+                # A new thread takes longer to start than most operations take: one that may be needed again stays.
+                if not self._condition.wait_for(lambda: self._pending, _IDLE):
                     self._running = False
                     return
                 pending = list(self._pending)
+            self._linger(pending[0][1])
             done = {id(future) for started, future in pending if self._look(started, future)}
             with self._condition:
                 self._pending = [entry for entry in self._pending if id(entry[1]) not in done]
-                if self._pending and len(self._pending) <= len(pending) - len(done):
-                    age = time.monotonic() - self._pending[-1][0]
-                    self._condition.wait(min(max(age / 10, _POLL_FIRST), _POLL_LAST))
+
+    def _linger(self, future: Future) -> None:
+        """Wait until it may be worth looking."""
+        work = future._work
+        assert work is not None
+        linger = getattr(work._request, "linger", None)
+        if linger is not None:
+            linger(_POLL_LAST)
+        elif not future.done():
+            with self._condition:
+                age = time.monotonic() - self._pending[-1][0]
+                self._condition.wait(min(max(age / 10, _POLL_FIRST), _POLL_LAST))
 
     @staticmethod
     def _look(started: float, future: Future) -> bool:
