@@ -93,12 +93,12 @@ class TensorDictBase(
             return self
         size: list[int] = []
         for lengths in zip(*shapes, strict=False):
-            if len(set(lengths)) > 1 or len(size) == batch_dims:
+            if len(set(lengths)) > 1 or lengths[0] < 0 or len(size) == batch_dims:
                 break
             size.append(lengths[0])
         self.batch_size = size
-        for value in self._source.values():
-            if isinstance(value, TensorDictBase):
+        for _, value in self._peeks() if self._members() is None else ():
+            if isinstance(value, TensorDictBase) and value._members() is None:
                 if value._fits_any:
                     value.batch_size = size
                 value.auto_batch_size_(batch_dims, keep_compliant_size)
@@ -343,7 +343,7 @@ def _communication() -> Any:
 
 def _shapes(td: Base) -> Iterator[tuple[int, ...]]:
     """Yield the shapes of all leaves, and the batch sizes of nested TensorDicts that have none."""
-    for value in td._source.values():
+    for _, value in td._peeks():
         if isinstance(value, Base) and value._source:
             yield from list(_shapes(value)) or [tuple(value.shape)]
         elif not (isinstance(value, Base) and value._fits_any):

@@ -100,12 +100,11 @@ class Converting(Keys):
         """
         entries = {}
         for key, value in input_dict.items():
-            mine = self.get(key, None) if isinstance(key, (str, tuple)) else None
+            mine = self._peek(key) if isinstance(key, str) and key in self._source else None
             if isinstance(mine, Converting) and not mine._holds_objects and isinstance(value, Mapping):
                 value = mine.from_dict_instance(value, auto_batch_size=False)
             entries[key] = value
-        kind: Any = type(self) if hasattr(type(self), "from_dict") else None
-        return kind.from_dict(
+        return type(self).from_dict(  # type: ignore[attr-defined]
             entries,
             auto_batch_size=batch_dims is not None if auto_batch_size is None else auto_batch_size,
             batch_size=batch_size,

@@ -97,6 +97,8 @@ class Creating(Base):
         base = len(self._batch_size)
 
         def make(leaf: Any) -> Any:
+            if getattr(leaf.dtype, "kind", "") == "O":  # one object for each element, of which there are others now
+                return np.full((*target, *leaf.shape[base:]), None)
             return arrays.new_full(leaf, (*target, *leaf.shape[base:]), value, dtype, place, requires_grad)
 
         result = self._map(make, target, names)

@@ -99,7 +99,8 @@ class Inspecting(Indexing):
 
     def non_tensor_items(self, include_nested: bool = False) -> tuple[tuple[Any, Any], ...]:
         """Return pairs of the keys and the entries of objects that are no arrays."""
-        return tuple(self.items(include_nested, True, is_leaf=lambda kind: getattr(kind, "_holds_objects", False)))
+        keys = self.keys(include_nested, True, is_leaf=lambda kind: getattr(kind, "_holds_objects", False))
+        return tuple((key, self._require(key)) for key in keys)  # nothing else is read
 
     def filter_non_tensor_data(self) -> Self:
         """Return a TensorDict without the entries of objects that are no arrays.

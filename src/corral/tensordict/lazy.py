@@ -14,13 +14,14 @@ from corral.tensordict.base import Base
 from corral.tensordict.dense import TensorDict
 from corral.tensordict.lazy_base import LazyBase
 from corral.tensordict.lazy_files import LazyFiles
+from corral.tensordict.lazy_inspecting import LazyInspecting
 from corral.tensordict.lazy_keys import LazyKeys
 from corral.tensordict.lazy_masks import LazyMasks
 
 __all__ = ["LazyStackedTensorDict", "dense_stack_tds", "lazy_stack", "maybe_dense_stack"]
 
 
-class LazyStackedTensorDict(LazyKeys, LazyMasks, LazyFiles):
+class LazyStackedTensorDict(LazyKeys, LazyMasks, LazyInspecting, LazyFiles):
     """A stack of TensorDicts that are kept as they are.
 
     Its keys are those that all members have. Reading an entry stacks it; writing one writes to the members.
@@ -92,11 +93,10 @@ class LazyStackedTensorDict(LazyKeys, LazyMasks, LazyFiles):
         return True
 
     def _densified(self, layout: Any) -> Any:
-        common = set(self._source)
-        others = sorted({key for td in self.tensordicts for key in td._source if key not in common})
+        others = self._other_keys()
         if others:
             raise RuntimeError(f"densify: some members alone have the keys {others}: exclude or add them first")
-        source = {key: self._dense_entry(key, layout) for key in common}
+        source = {key: self._dense_entry(key, layout) for key in self._source}
         return TensorDict._make(source, self._batch_size, self._device, self._names)
 
     def _dense_entry(self, key: str, layout: Any) -> Any:

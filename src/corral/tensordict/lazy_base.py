@@ -20,7 +20,7 @@ __all__ = ["LazyBase"]
 class LazyBase(TensorDictBase):
     """TensorDicts that are stacked without copying them."""
 
-    __slots__ = ("_stack_name", "stack_dim", "tensordicts")
+    __slots__ = ("_own_lock", "_stack_name", "stack_dim", "tensordicts")
 
     _joins: ClassVar[bool] = True
 
@@ -29,6 +29,7 @@ class LazyBase(TensorDictBase):
     stack_dim: int
     """The dimension along which they are stacked."""
     _stack_name: str | None
+    _own_lock: bool | weakref.ref[Base]
 
     def _set(self, members: list[Any], stack_dim: int) -> None:
         self.tensordicts = members
@@ -173,10 +174,53 @@ class LazyBase(TensorDictBase):
             td._set_device(device)
         self._device = device
 
+    @property  # a part of a locked stack has locked members, and is locked by that
+    def _locked(self) -> bool | weakref.ref[Base]:
+        if self._own_lock is not False:
+            return self._own_lock
+        return all(td._locked is not False for td in self.tensordicts)
+
+    @_locked.setter
+    def _locked(self, locked: bool | weakref.ref[Base]) -> None:
+        self._own_lock = locked
+
     def _lock(self, locked: bool | weakref.ref[Base]) -> None:
-        self._locked = locked
+        self._own_lock = locked
         for td in self.tensordicts:
             td._lock(weakref.ref(self) if locked else False)
+
+    def unlock_(self) -> Self:
+        """Allow again what `lock_` forbids; what was locked with something else is unlocked with that."""
+        self._refuse_if_held()
+        return super().unlock_()
+
+    def _refuse_if_held(self) -> None:
+        """Raise if a member was locked with something else than this stack."""
+        for td in self.tensordicts:
+            holder = td._locked() if isinstance(td._locked, weakref.ref) else None
+            if (
+                holder is not None
+                and holder is not self
+                and holder._locked
+                and any(v is td for v in holder._children())
+            ):
+                raise RuntimeError(
+                    "Cannot unlock a tensordict that is part of a locked graph. Unlock the root tensordict first."
+                )
+            if isinstance(td, LazyBase) and holder is None:
+                td._refuse_if_held()
+
+    def _common(self) -> Any:
+        """Return a dense TensorDict of the entries that all members have."""
+        return self._memberwise(lambda td: td.select(*self._source))._dense()
+
+    def _locked_as_this(self, part: Any) -> Any:
+        """Lock a part of this stack if the stack is; members that both have stay locked with the stack."""
+        if self._locked and isinstance(part, LazyBase):
+            for td in part.tensordicts:
+                if not td._locked:
+                    td._lock(True)
+        return part
 
     def _dense(self) -> Any:
         return assembling.stack(

@@ -84,18 +84,21 @@ class LazyEntries(MutableMapping[str, Any]):
         if kinds == {2}:
             return values[0]._stack_all(values, self._lazy.stack_dim)
         nested = self._lazy._kind_for(values)._of(values, self._lazy.stack_dim)
-        nested._locked = self._lazy._locked is not False
         nested._stack_name = self._lazy._stack_name
         return nested
 
     def peek(self, key: str) -> Any:
         """Return what an entry is like, without stacking it."""
-        values = self.column(key)
+        values = [td._peek(key) for td in self._lazy.tensordicts]
         if isinstance(values[0], Base):
             return values[0] if values[0]._holds_objects else self._nested(key, values)
-        shape = list(common_shape([getattr(value, "shape", ()) for value in values]))
-        dim = self._lazy.stack_dim
-        return Ragged(values[0], (*shape[:dim], len(values), *shape[dim:]))
+        example = values[0].example if isinstance(values[0], Ragged) else values[0]
+        return Ragged(example, self._stacked([getattr(value, "shape", ()) for value in values]))
+
+    def _stacked(self, shapes: Sequence[Sequence[int]]) -> tuple[int, ...]:
+        """Return the shape that stacking entries of some shapes gives, with -1 where they differ."""
+        shape, dim = common_shape(shapes), self._lazy.stack_dim
+        return (*shape[:dim], len(shapes), *shape[dim:])
 
     def __setitem__(self, key: str, value: Any) -> None:
         lazy = self._lazy

@@ -85,10 +85,17 @@ class LazyKeys(LazyParts):
             return super().get(key) if default is _MISSING else super().get(key, default)
         if key not in self:
             return None if default is _MISSING else default
-        values = [
-            td.get(key, as_list=True) if as_list and isinstance(td, LazyKeys) else td.get(key)
-            for td in self.tensordicts
-        ]
+        entry = self._peek(key) if isinstance(key, str) else None
+        if isinstance(entry, Base):
+            return super().get(key)
+        options = {
+            "as_list": as_list,
+            "as_padded_tensor": as_padded_tensor,
+            "padding_side": padding_side,
+            "padding_value": padding_value,
+        }
+        deeper = options if as_list or as_padded_tensor else {}
+        values = [td.get(key, **deeper) if isinstance(td, LazyKeys) else td.get(key) for td in self.tensordicts]
         if isinstance(values[0], Base):
             return super().get(key)
         if as_list:
@@ -160,7 +167,26 @@ class LazyKeys(LazyParts):
             nested[index] = value
             return self
         parts, size = self._indexed(index)
-        self._assign(parts, self._wrapped(key, value, size))
+        if isinstance(key, str) and isinstance(value, (bool, int, float, complex)) and not isinstance(entry, Base):
+            self._assign(parts, value, [key])  # whatever the shapes of the members
+        else:
+            self._assign(parts, self._wrapped(key, value, size))
+        return self
+
+    def update_at_(
+        self,
+        input_dict_or_td: Any,
+        idx: Any,
+        clone: bool = False,
+        *,
+        non_blocking: bool = False,
+        keys_to_update: Iterable[NestedKey] | None = None,
+    ) -> Self:
+        """Write another TensorDict's entries into a part of the batch: to the members that it is of."""
+        if not isinstance(input_dict_or_td, TensorDictBase):
+            return super().update_at_(input_dict_or_td, idx, keys_to_update=keys_to_update)
+        source: Any = input_dict_or_td
+        self[idx] = source if keys_to_update is None else source.select(*keys_to_update, strict=False)
         return self
 
     def update(

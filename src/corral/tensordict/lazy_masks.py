@@ -9,6 +9,7 @@ from corral.arrays.libraries import to_numpy
 from corral.arrays.operations import as_array
 from corral.arrays.operations import unbind as unbind_array
 from corral.tensordict.base import Base
+from corral.tensordict.blocks import undone
 from corral.tensordict.lazy_values import LazyValues
 
 __all__ = ["LazyMasks"]
@@ -75,6 +76,50 @@ class LazyMasks(LazyValues):
             return super().repeat_interleave(repeats, axis)
         return self._restacked(members)
 
+    @undone
+    def flip(self, dims: int | Sequence[int]) -> Self:
+        """Return a lazy stack with the order of its rows reversed along some batch dimensions."""
+        axes = [self._dim_of(dim) for dim in ((dims,) if isinstance(dims, int) else dims)]
+        inner = [axis - (axis > self.stack_dim) for axis in axes if axis != self.stack_dim]
+        members = [td.flip(inner) if inner else td.clone() for td in self.tensordicts]
+        return self._restacked(members[::-1] if self.stack_dim in axes else members)
+
+    @undone
+    def roll(
+        self, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None, *, inplace: bool = False
+    ) -> Self:
+        """Return a lazy stack whose rows are moved along some batch dimensions, the last ones to the front."""
+        if dims is None or inplace or (not isinstance(dims, int) and not len(dims)):
+            return super().roll(shifts, dims, inplace=inplace)
+        axes = [self._dim(dim) for dim in ((dims,) if isinstance(dims, int) else dims)]
+        steps = [shifts] if isinstance(shifts, int) else list(shifts)
+        if len(axes) != len(steps):
+            raise RuntimeError(f"roll: shifts and dims must be as many, got {len(steps)} and {len(axes)}")
+        own, inner = 0, dict.fromkeys((axis - (axis > self.stack_dim) for axis in axes if axis != self.stack_dim), 0)
+        for axis, step in zip(axes, steps, strict=True):
+            if axis == self.stack_dim:
+                own += step
+            else:
+                inner[axis - (axis > self.stack_dim)] += step
+        members = [td.roll(list(inner.values()), list(inner)) if inner else td.clone() for td in self.tensordicts]
+        cut = -own % len(members)
+        return self._restacked(members[cut:] + members[:cut])
+
+    @undone
+    def rot90(self, k: int = 1, dims: Sequence[int] = (0, 1)) -> Self:
+        """Return a lazy stack that is rotated in the plane of two batch dimensions, `k` times by 90 degrees."""
+        if len(self._batch_size) < 2:
+            raise RuntimeError("rot90 requires at least 2 batch dimensions")
+        if len(dims) != 2:
+            raise RuntimeError("rot90 requires exactly 2 dims")
+        first, second = (self._dim_of(dim) for dim in dims)
+        k %= 4
+        if k == 0:
+            return self
+        if k == 2:
+            return self.flip((first, second))
+        return self.flip(second if k == 1 else first).transpose(first, second)
+
     def softmax(self, dim: int, dtype: Any = None) -> Any:
         """Return exponentials that add up to 1 along a batch dimension, in a lazy stack."""
         count = len(self._batch_size)
@@ -84,5 +129,5 @@ class LazyMasks(LazyValues):
         if axis != self.stack_dim:
             inner = axis - (axis > self.stack_dim)
             return self._memberwise(lambda td: td.softmax(inner, dtype))
-        rows = self._dense().softmax(axis, dtype)._unbind(axis)
+        rows = self._common().softmax(axis, dtype)._unbind(axis)
         return self._restacked([row.clone() for row in rows])

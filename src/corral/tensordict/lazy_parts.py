@@ -41,7 +41,7 @@ class LazyParts(LazyBase):
         result = self._picked(found.numbers, found.inner, found.stack_dim)
         if self._stack_name is not None and all(isinstance(number, int) for number in found.numbers):
             result._stack_name = self._stack_name
-        return result
+        return self._locked_as_this(result)
 
     def _picked(self, numbers: Any, index: tuple[Any, ...], stack_dim: int) -> Any:
         if isinstance(numbers, int):
@@ -129,7 +129,7 @@ class LazyParts(LazyBase):
             return self._dense()._reshaped(target, function, names)
         if self.stack_dim == 0 and target and target[0] == len(self.tensordicts):
             return self._memberwise(lambda td: td._reshaped(target[1:], function))
-        return self._elements(np.arange(math.prod(self._batch_size)).reshape(target))
+        return self._locked_as_this(self._elements(np.arange(math.prod(self._batch_size)).reshape(target)))
 
     @undone
     def permute(self, *args: Any, dims: Any = None) -> Any:
@@ -174,6 +174,9 @@ def _part(td: Any, index: tuple[Any, ...]) -> Any:
 
 def _write(td: Any, index: tuple[Any, ...], value: Any, keys: Iterable[str] | None) -> None:
     if isinstance(value, Base):
+        if not td._locked and all(item == slice(None) for item in index) and {*value._source} - {*td._source}:
+            td.update(value, inplace=True)  # a member as a whole may get new entries
+            return
         td._prepare_keys(value)
     td._assign(index, value, keys)
 

@@ -63,7 +63,7 @@ class LazyValues(LazyBase):
         path: tuple[str, ...],
     ) -> Any:
         if size is not None:
-            return self._dense()._apply(
+            return self._common()._apply(
                 fn, others, size, inplace, default, filter_empty, on_nested, named, nested_keys, path
             )
         rows = zip(*(self._pieces(other) for other in others), strict=True) if others else [()] * len(self.tensordicts)

@@ -87,6 +87,9 @@ class ObjectEntry(ObjectFiles, TensorDictBase):
         """Return the entry itself: it has no leaves."""
         return self.copy()
 
+    def _without_leaves(self, recurse: bool) -> Any:
+        return self.copy()
+
     def _apply(self, fn: Any, others: Any, size: Size | None, inplace: bool, *options: Any) -> Any:
         if inplace or size is None:
             return self

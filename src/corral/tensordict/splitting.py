@@ -132,7 +132,7 @@ class Splitting(Keys):
         >>> list(TensorDict(a=np.zeros(2), b={}).filter_empty_().keys())
         ['a']
         """
-        for key, value in list(self._source.items()):
+        for key, value in list(self._peeks()):
             if isinstance(value, Splitting):
                 value.filter_empty_()
                 if value.is_empty():
@@ -300,11 +300,12 @@ class Splitting(Keys):
         self, join: Callable[..., Any], keys: tuple[NestedKey, ...], out_key: NestedKey, dim: int, keep: bool
     ) -> Self:
         result = self._check(str(out_key), _joined(join, [self._require(key) for key in keys], dim, None))
-        self._refuse_if_locked()
+        self.set(out_key, result)  # first, so that nothing is lost where it does not fit
         if not keep:
             for key in keys:
-                self.del_(key)
-        return self.set(out_key, result)
+                if unravel_key(key) != unravel_key(out_key):
+                    self.del_(key)
+        return self
 
 
 def _joined(join: Callable[..., Any], values: list[Any], dim: int, out: Any) -> Any:

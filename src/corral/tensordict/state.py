@@ -123,7 +123,9 @@ class State(Keys):
                     f"load_state_dict: the keys do not match: the state dict alone has {theirs - mine}, the TensorDict "
                     f"alone has {mine - theirs}"
                 )
-        if "" in sizes:
+        if self._members() is not None:
+            found.batch_size = self._batch_size  # which stays, as that of its members
+        elif "" in sizes:
             self.batch_size = ()
         self.update(found, inplace=not assign)
         for key, facts in sizes.items():
