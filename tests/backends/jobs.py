@@ -9,7 +9,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
 import traceback
@@ -19,9 +18,14 @@ from typing import Any
 
 import pytest
 from ranks import _collect
+from starting import end_group, mpirun
+
+from corral.processes import die_with_parent
 
 _spawn = multiprocessing.get_context("spawn")
 _ROOT = Path(__file__).parents[2]
+_LOOK = 0.05  # seconds between looks for what ranks have said
+_END = 10.0  # seconds for mpirun to end once they have
 
 NAMES = ["gloo", "mpi", "hybrid", "hybrid-mpi"]
 
@@ -125,16 +129,6 @@ _OPTIONS = {
 }
 
 
-def mpirun() -> list[str]:
-    """Return the command that starts ranks of MPI, or skip the test."""
-    pytest.importorskip("mpi4py")
-    command = Path(sysconfig.get_path("scripts")) / "mpirun"
-    if not command.exists():
-        pytest.skip("Open MPI is not installed in this environment")
-    as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-    return [str(command), *as_root, "--oversubscribe"]
-
-
 def _run_mpi(
     name: str, function: Callable[..., Any], size: int, args: tuple[Any, ...], dies: Sequence[int], timeout: float
 ) -> list[Any]:
@@ -142,34 +136,41 @@ def _run_mpi(
     call = base64.b64encode(pickle.dumps((name, function, args))).decode()
     environ = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE", "MASTER_PORT")}
     environ["PYTHONPATH"] = os.pathsep.join([str(_ROOT), *filter(None, sys.path)])
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as said:
         process = subprocess.Popen(
             [*command, *_OPTIONS[name], "-n", str(size), sys.executable, "-m", "tests.backends.jobs", folder, call],
             env=environ,
-            stdout=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
             stderr=subprocess.STDOUT,
-            text=True,
             start_new_session=True,
             cwd=_ROOT,
         )
+        files = {rank: Path(folder) / str(rank) for rank in range(size)}
+        survivors = [file for rank, file in files.items() if rank not in dies]
+        deadline = time.monotonic() + timeout
         try:
-            output, _ = process.communicate(timeout=timeout)
-        except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)
-            output, _ = process.communicate()
-            print(output)
-            raise
+            while process.poll() is None and time.monotonic() < deadline and not all(map(Path.exists, survivors)):
+                time.sleep(_LOOK)
+            try:  # where a rank was killed, it does not always come to an end
+                process.wait(_END if dies else max(_END, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                pass
+        finally:
+            end_group(process)
+        said.seek(0)
+        output = said.read()
         results: list[Any] = []
-        for rank in range(size):
-            file = Path(folder) / str(rank)
-            good, value = pickle.loads(file.read_bytes()) if file.exists() else (rank in dies, None)
+        for rank, file in files.items():
+            good, value = pickle.loads(file.read_bytes()) if file.exists() else (rank in dies, "nothing")
             assert good, f"rank {rank} raised:\n{value}\n{output}"
-            results.append(value)
+            results.append(None if rank in dies else value)
         assert dies or process.returncode == 0, output
         return results
 
 
 def _mpi_rank(folder: str, call: str) -> None:
+    die_with_parent(os.getppid())
     name, function, args = pickle.loads(base64.b64decode(call))
     from mpi4py import MPI
 
@@ -181,7 +182,9 @@ def _mpi_rank(folder: str, call: str) -> None:
             outcome = (True, function(world.rank, world.size, *args))
     except BaseException:
         outcome = (False, traceback.format_exc())
-    (Path(folder) / str(world.rank)).write_bytes(pickle.dumps(outcome))
+    part = Path(folder) / f"{world.rank} in part"
+    part.write_bytes(pickle.dumps(outcome))
+    part.rename(Path(folder) / str(world.rank))
     if not outcome[0]:
         os._exit(1)  # without waiting for the others, as MPI would
 

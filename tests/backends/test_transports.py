@@ -23,11 +23,7 @@ def test_bodies_come_whole_however_memory_is_cut(name):
     run(name, exchanges.bodies, 3)
 
 
-# When one of its processes is killed, Open MPI's mpirun itself does not always come to an end.
-_mpirun = pytest.mark.skipif(not os.environ.get("CORRAL_TEST_MPI_LOSSES"), reason="CORRAL_TEST_MPI_LOSSES is not set")
-
-
-@pytest.mark.parametrize("name", ["gloo", *(pytest.param(name, marks=_mpirun) for name in ("mpi", "mpi-ulfm"))])
+@pytest.mark.parametrize("name", ["gloo", "mpi", "mpi-ulfm"])
 def test_a_killed_rank_is_named_and_the_others_go_on(name):
     known = [signal.SIGKILL.name, "is gone", "has failed", "cannot be reached any more"]  # by the kernel, or an engine
     for how in run(name, exchanges.lose_one, 3, dies=[2])[:2]:
