@@ -18,9 +18,12 @@ import numpy as np
 from corral.arrays.libraries import Library, copy_into, dtype_name, library_of, to_numpy
 from corral.arrays.mapped import dtype_of, map_file, numpy_dtype
 from corral.arrays.operations import nbytes
-from corral.tensordict.base import Size
-from corral.tensordict.directories import dtype_in, sizes
+from corral.tensordict.base import Base, Size
+from corral.tensordict.directories import dtype_in, in_json, sizes
+from corral.tensordict.names import some_names
 from corral.tensordict.sharing import Sharing
+from corral.wire.entries import in_class, make_lazy
+from corral.wire.errors import CodecError
 
 __all__ = ["Consolidation"]
 
@@ -122,13 +125,22 @@ class Consolidation(Sharing):
         """Return what the file says of this TensorDict, and collect its leaves with their places."""
         described: dict[str, Any] = {}
         nested: dict[str, Any] = {}
+        objects: dict[str, Any] = {}
+        members = self._members()
+        if members is not None:
+            nested = {str(i): member._form((*path, str(i)), leaves, end) for i, member in enumerate(members)}
+            return _stack_form(self.stack_dim, self._stack_name, self.is_locked) | nested  # type: ignore[attr-defined]
         for key, value in self._source.items():
-            if getattr(value, "_holds_objects", False):
-                raise TypeError(f"consolidate: the entry {key!r} is no array, and only arrays can lie in a file")
+            if isinstance(value, Base) and value._fits_any:
+                objects[key] = [_in_form(value._unwrapped(), (*path, key)), list(value._batch_size), value._device]
+                continue
             if isinstance(value, Consolidation):
                 if key in _NESTED_IN_FORM:
                     raise ValueError(f"consolidate: no nested TensorDict in a file can have the key {key!r}: rename it")
-                nested[key] = value._form((*path, key), leaves, end)
+                if value._holds_objects:
+                    nested[key] = _form_of_cells(value._cells(), value._device, (*path, key))  # type: ignore[attr-defined]
+                else:
+                    nested[key] = value._form((*path, key), leaves, end)
                 continue
             name = dtype_name(value)
             if library_of(value) != "torch":
@@ -140,10 +152,10 @@ class Consolidation(Sharing):
             leaves.append((start, value))
             library = "torch" if library_of(value) == "torch" else "numpy"
             described[key] = [f"torch.{name}", list(value.shape), start, end[0], padding, library]
-        facts = {"device": self._device, "names": [None] * self.ndim, "batch_size": list(self._batch_size)}
+        facts = {"device": self._device, "names": self._name_list(), "batch_size": list(self._batch_size)}
         return {
             "cls": "TensorDict",
-            "non_tensors": {},
+            "non_tensors": objects,
             "leaves": described,
             "cls_metadata": {**facts, "is_locked": self.is_locked},
             **nested,
@@ -215,25 +227,94 @@ def _read(path: Path, kind: type[Any], library: Library | None, mode: str) -> An
     return _node(path, form, kind, library, mode, size - _WORD - length, wrong)
 
 
+def _stack_form(stack_dim: int, name: Any, locked: bool) -> dict[str, Any]:
+    facts = {"stack_dim": stack_dim, "stack_dim_name": name, "is_locked": locked}
+    return {"cls": "LazyStackedTensorDict", "non_tensors": {}, "leaves": {}, "cls_metadata": facts}
+
+
+def _form_of_cells(cells: Any, device: str | None, path: tuple[str, ...]) -> dict[str, Any]:
+    """Return what the file says of objects, one for each element of a batch: stacks in stacks."""
+    form = _stack_form(0, None, False) | {"cls": "NonTensorStack"}
+    if cells.ndim > 1:
+        return form | {str(i): _form_of_cells(row, device, path) for i, row in enumerate(cells)}
+    return form | {"non_tensors": {str(i): [_in_form(each, path), [], device] for i, each in enumerate(cells)}}
+
+
+def _in_form(data: Any, path: tuple[str, ...]) -> Any:
+    if in_json(data):
+        return data
+    raise TypeError(
+        f"consolidate: the entry {path if len(path) > 1 else path[0]!r} is a {type(data).__qualname__}: of what is no "
+        "array, such a file holds text, numbers, None, and lists and dicts of them. Leave it out by exclude(), or save "
+        "it with memmap()"
+    )
+
+
 def _node(path: Path, form: Any, kind: type[Any], library: Library | None, mode: str, end: int, wrong: str) -> Any:
-    if not isinstance(form, dict) or not form.keys() >= _KEYS_OF_NODE or form["cls"] != "TensorDict":
-        found = form.get("cls") if isinstance(form, dict) else form
-        raise ValueError(f"{wrong}: a TensorDict is expected, not {found!r}")
-    facts, leaves = form["cls_metadata"], form["leaves"]
-    if not isinstance(facts, dict) or not isinstance(leaves, dict) or form["non_tensors"]:
-        raise ValueError(f"{wrong}: it holds {form['non_tensors']!r} besides arrays")
-    size = Size(sizes(facts.get("batch_size"), "the batch size"))
+    name = form.get("cls") if isinstance(form, dict) else form
+    if not isinstance(form, dict) or not form.keys() >= _KEYS_OF_NODE or not isinstance(name, str):
+        raise ValueError(f"{wrong}: a TensorDict is expected, not {name!r}")
+    facts, leaves, objects = form["cls_metadata"], form["leaves"], form["non_tensors"]
+    if not isinstance(facts, dict) or not isinstance(leaves, dict) or not isinstance(objects, dict):
+        raise ValueError(f"{wrong}: it describes entries as {leaves!r} and {objects!r}")
     source: dict[str, Any] = {}
     for key, entry in leaves.items():
         source[key] = _leaf(path, key, entry, library, mode, end, wrong)
+    for key, entry in objects.items():
+        source[key] = _object(key, entry, wrong)
     for key, entry in form.items():
         if key not in _NESTED_IN_FORM:
             source[key] = _node(path, entry, kind._entry_class(), library, mode, end, wrong)
+    if name in ("LazyStackedTensorDict", "NonTensorStack"):
+        return _stack(name, source, facts, wrong)
+    if name != "TensorDict" and not name.startswith("<class '"):
+        raise ValueError(f"{wrong}: a TensorDict is expected, not {name!r}")
+    size = Size(sizes(facts.get("batch_size"), "the batch size"))
     for key, value in source.items():
         if tuple(value.shape[: len(size)]) != size:
             raise ValueError(f"{wrong}: the shape {Size(value.shape)} of {key!r} does not start with {size}")
-    device = facts.get("device")
-    result = kind._make(source, size, None if device is None else str(device))
+    device, names = facts.get("device"), facts.get("names") or [None] * len(size)
+    if (
+        not isinstance(names, list)
+        or len(names) != len(size)
+        or not all(each is None or isinstance(each, str) for each in names)
+    ):
+        raise ValueError(f"{wrong}: the names of the dimensions of {size} are {names!r}")
+    result = kind._make(source, size, None if device is None else str(device), some_names(tuple(names)))
+    if name != "TensorDict":  # a tensorclass of the package tensordict, if this process has one of that name
+        result = in_class(result, name.removeprefix("<class '").removesuffix("'>"))
+    return result.lock_() if facts.get("is_locked") else result
+
+
+def _object(key: str, entry: Any, wrong: str) -> Any:
+    from corral.tensordict.nontensor import NonTensorData
+
+    if not isinstance(entry, list) or len(entry) != 3 or not (entry[2] is None or isinstance(entry[2], str)):
+        raise ValueError(f"{wrong}: {key!r} is described as {entry!r}")
+    return NonTensorData(entry[0], sizes(entry[1], f"the batch size of {key!r}"), entry[2])
+
+
+def _stack(name: str, source: dict[str, Any], facts: dict[str, Any], wrong: str) -> Any:
+    from corral.tensordict.lazy import LazyStackedTensorDict
+    from corral.tensordict.nontensor import NonTensorStack
+
+    members = [source.get(str(i)) for i in range(len(source))]
+    stack_dim, stack_name = facts.get("stack_dim"), facts.get("stack_dim_name")
+    known = stack_name is None or isinstance(stack_name, str)
+    is_lazy = name == "LazyStackedTensorDict"
+    if (
+        type(stack_dim) is not int
+        or not known
+        or not all(isinstance(each, Base) and each._holds_objects is not is_lazy for each in members)
+    ):
+        raise ValueError(f"{wrong}: a stack of {sorted(source)} along dimension {stack_dim!r}")
+    try:
+        if not is_lazy:
+            return NonTensorStack(*members, stack_dim=stack_dim)
+        result = make_lazy(stack_dim, members, stack_name)
+    except (CodecError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{wrong}: {error}") from error
+    assert isinstance(result, LazyStackedTensorDict)
     return result.lock_() if facts.get("is_locked") else result
 
 

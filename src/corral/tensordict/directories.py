@@ -16,7 +16,18 @@ from typing import Any
 
 from corral.arrays.libraries import dtype_name, library_of
 
-__all__ = ["ENTRIES", "META", "Description", "directory_of", "encode", "leaf_file", "read", "refuse_link", "write"]
+__all__ = [
+    "ENTRIES",
+    "META",
+    "Description",
+    "directory_of",
+    "encode",
+    "in_json",
+    "leaf_file",
+    "read",
+    "refuse_link",
+    "write",
+]
 
 META = "meta.json"
 ENTRIES = "_tensordict"
@@ -168,6 +179,17 @@ def dtype_in(entry: dict[str, Any], what: str) -> str:
     if not _DTYPE.fullmatch(name):
         raise ValueError(f"{what} has the dtype {entry.get('dtype')!r}, which is no name of a dtype")
     return name
+
+
+def in_json(data: Any) -> bool:
+    """Whether JSON gives back what it is given: neither tuples nor keys that are numbers, for example."""
+    if data is None or type(data) in (bool, int, str):
+        return True
+    if type(data) is float:
+        return data == data and data not in (float("inf"), float("-inf"))
+    if type(data) is list:
+        return all(map(in_json, data))
+    return type(data) is dict and all(type(key) is str and in_json(value) for key, value in data.items())
 
 
 def write(prefix: Path, description: Description) -> None:

@@ -206,15 +206,22 @@ class Interchange(Base):
         entries: dict[str, Any] = {}
         for name in struct_array.dtype.names:
             field = struct_array[name]
-            entries[name] = cls.from_struct_array(field, batch_size=size) if field.dtype.names is not None else field
+            if field.dtype.names is not None:
+                entries[name] = cls.from_struct_array(field, batch_size=size)
+            else:
+                entries[name] = field.tolist() if field.dtype.hasobject else field
         td = cls._from_entries(entries, "from_struct_array", False, None, device, size)
         return td.auto_batch_size_(batch_dims) if auto_batch_size else td
 
     def to_struct_array(self) -> np.ndarray[Any, Any]:
-        """Return the batch as a structured array with a field for each entry; values are copied."""
+        """Return the batch as a structured array with a field for each entry; values are copied.
+
+        Text becomes a field of text, other objects one of Python objects, where tensordict would write what they look
+        like.
+        """
         size, dims = self._batch_size, len(self._batch_size)
         columns = {
-            key: value.to_struct_array() if isinstance(value, Interchange) else to_numpy(value)
+            key: _column(value) if isinstance(value, Interchange) else to_numpy(value)
             for key, value in self._source.items()
         }
         if not columns:
@@ -405,9 +412,20 @@ def _batch(given: dict[str, Any]) -> dict[str, Any]:
     return {name: given[name] for name in ("auto_batch_size", "batch_dims", "device", "batch_size")}
 
 
+def _column(value: Any) -> np.ndarray[Any, Any]:
+    """Return a TensorDict, or objects, as a field of a structured array."""
+    if not value._holds_objects:
+        return value.to_struct_array()  # type: ignore[no-any-return]
+    cells = value._cells()
+    return cells.astype(str) if cells.size and all(type(each) is str for each in cells.flat) else cells  # type: ignore[no-any-return]
+
+
 def _as_namedtuple(td: Base, dest: type[Any] | None, root: bool = False) -> Any:
     entries = {
-        key: _as_namedtuple(value, dest) if isinstance(value, Base) else value for key, value in td._source.items()
+        key: (value._unwrapped() if value._holds_objects else _as_namedtuple(value, dest))
+        if isinstance(value, Base)
+        else value
+        for key, value in td._source.items()
     }
     kind: Any = dest
     if kind is not None and not root and hasattr(kind, "_fields"):

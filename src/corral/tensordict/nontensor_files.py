@@ -47,8 +47,8 @@ class ObjectFiles(Saving):
         is_stack = self._kind_in_files == "NonTensorStack"
         file = path / _PICKLES[self._kind_in_files]
         facts: dict[str, Any] = {"stack_dim": 0, "device": None} if is_stack else {}
-        in_json = _in_json(data)
-        if in_json:
+        is_plain = directories.in_json(data)
+        if is_plain:
             facts["data"] = data
         else:
             directories.write_bytes(file, pickle.dumps(data if is_stack else {"data": data}))
@@ -56,7 +56,7 @@ class ObjectFiles(Saving):
         if not is_stack:
             facts |= {"_metadata": None, "_is_non_tensor": True}
         description.set_kind(self._kind_in_files, "tensorclass", **facts)
-        return description, None if in_json else file
+        return description, None if is_plain else file
 
     def _file_away(self, data: Any) -> None:
         """Write the objects that this entry is about to have to its directory, if it is memory-mapped.
@@ -82,17 +82,6 @@ def _remove_others(path: Path, file: Path | None) -> None:
     for name in _PICKLES.values():
         if file is None or name != file.name:
             (path / name).unlink(missing_ok=True)
-
-
-def _in_json(data: Any) -> bool:
-    """Whether JSON gives back what it is given: neither tuples nor keys that are numbers, for example."""
-    if data is None or type(data) in (bool, int, str):
-        return True
-    if type(data) is float:
-        return data == data and data not in (float("inf"), float("-inf"))
-    if type(data) is list:
-        return all(map(_in_json, data))
-    return type(data) is dict and all(type(key) is str and _in_json(value) for key, value in data.items())
 
 
 def read_objects(path: Path, description: directories.Description, size: Size, allow_pickle: bool) -> Any:
