@@ -396,17 +396,14 @@ class Base(Named, Blocks):
         first, rest = key[0], key[1:]
         rest = rest[0] if len(rest) == 1 else rest
         nested = self._source.get(first)
-        if isinstance(nested, Base):
+        if not isinstance(nested, Base):
+            if nested is not None:
+                raise KeyError(f"cannot set the nested key {key!r}: the entry {first!r} is a leaf, not a TensorDict")
+            nested = self._entry_class()._make({}, self._batch_size, self._device, self._names)
             nested._put(rest, value)
+            self._source[first] = nested  # last, so that nothing is left where the value does not fit
             return
-        if nested is not None:
-            raise KeyError(f"cannot set the nested key {key!r}: the entry {first!r} is a leaf, not a TensorDict")
-        nested = self._source[first] = self._entry_class()._make({}, self._batch_size, self._device, self._names)
-        try:
-            nested._put(rest, value)
-        except BaseException:
-            del self._source[first]
-            raise
+        nested._put(rest, value)
 
     def _on_device(self, device: str | None) -> Self:
         moved = self._map(lambda leaf: leaf if device is None else _moved(leaf, device))

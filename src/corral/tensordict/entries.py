@@ -136,13 +136,7 @@ class Entries(MutableMapping[str, Any]):
             self._make_room(key)
             stored_values.create(self.group, key, value)
             return
-        if library_of(value) == "torch" and value.requires_grad:
-            raise RuntimeError(f"the value of key {key!r} requires grad, and a file cannot: set value.detach()")
-        if dtype_name(value) in EXTENDED:  # of whose numbers only the bytes would be kept
-            raise TypeError(
-                f"the value of key {key!r} is of dtype {dtype_name(value)}, which files of this format do not have: "
-                "cast it to float32 first"
-            )
+        refuse_array(key, value)
         array = to_numpy(value)
         if self.rows is not None:
             self._set_rows(key, node, array)
@@ -150,6 +144,21 @@ class Entries(MutableMapping[str, Any]):
             self._create(key, array)
         else:
             hdf5.write(node, array)
+
+    def refuse(self, td: Base, new: bool = False) -> None:
+        """Raise the error that writing the entries of a TensorDict would raise, here or, if `new`, to a new group."""
+        for key, value in td._source.items():
+            node = None if new else self.node(key, None)
+            if "/" in key or key in ("", ".", ".."):
+                raise KeyError(f"{key!r} cannot be a key in a file, where slashes and dots form paths")
+            if isinstance(value, Base) and not value._holds_objects:
+                if node is not None and not hdf5.is_group(node):
+                    raise RuntimeError(
+                        f"cannot set a TensorDict as the entry {key!r}, which is a dataset: delete it first"
+                    )
+                (self if node is None else self.child(key, node)._source).refuse(value, node is None)
+            elif library_of(value) != "other":
+                refuse_array(key, value)
 
     def _set_nested(self, key: str, node: Any, value: Base) -> None:
         if node is not None and not hdf5.is_group(node):
@@ -183,3 +192,14 @@ class Entries(MutableMapping[str, Any]):
             options = self.options if math.prod(shape) and shape else {}
             node = self.group.create_dataset(key, shape, array.dtype, **options)
         hdf5.write(node, array, self.rows)
+
+
+def refuse_array(key: str, value: Any) -> None:
+    """Raise if an array cannot be in a file."""
+    if library_of(value) == "torch" and value.requires_grad:
+        raise RuntimeError(f"the value of key {key!r} requires grad, and a file cannot: set value.detach()")
+    if dtype_name(value) in EXTENDED:  # of whose numbers only the bytes would be kept
+        raise TypeError(
+            f"the value of key {key!r} is of dtype {dtype_name(value)}, which files of this format do not have: "
+            "cast it to float32 first"
+        )

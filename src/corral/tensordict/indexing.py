@@ -125,6 +125,7 @@ class Indexing(Keys):
                     f"indexed destination TensorDict batch size is {size} (batch_size = {self._batch_size}, "
                     f"index={index}), which differs from the source batch size {theirs}"
                 ) from error
+        self._refuse_misfit_rows(value, size)
         self._prepare_keys(value)
         self._assign(parts, value)
 
@@ -190,6 +191,9 @@ class Indexing(Keys):
     ) -> Self:
         """Write a part of the batch of every entry that a dict or TensorDict has, or only of `keys_to_update`."""
         wanted = None if keys_to_update is None else [unravel_key(key) for key in keys_to_update]
+        self._refuse_misfit_rows(
+            input_dict_or_td, indexed_size(self._batch_size, normalize(idx, len(self._batch_size)))
+        )
         for key, value in input_dict_or_td.items():
             if wanted is None:
                 self.set_at_(key, value, idx)

@@ -14,6 +14,7 @@ from corral.tensordict.blocks import undone
 from corral.tensordict.dense import TensorDict
 from corral.tensordict.finding import MISSING
 from corral.tensordict.lazy_parts import LazyParts
+from corral.tensordict.updating import _chosen, _structure
 
 __all__ = ["LazyKeys"]
 
@@ -111,13 +112,17 @@ class LazyKeys(LazyParts):
             self._source[key] = self._check_entry(key, value)
             return
         first, rest = key[0], key[1:]
-        for td in self.tensordicts:
-            if first not in td._source:
-                td._put(first, td._entry_class()._make({}, td._batch_size, td._device))
+        rest_key = rest[0] if len(rest) == 1 else rest
+        lacking = [td for td in self.tensordicts if first not in td._source]
+        if lacking:
+            wrapped = TensorDict._make({}, self._batch_size, self._device)
+            wrapped._put(rest_key, value)  # which fails before anything is set
+        for td in lacking:
+            td._put(first, td._entry_class()._make({}, td._batch_size, td._device))
         nested_td = self._source[first]
         if not isinstance(nested_td, Base):
             raise KeyError(f"cannot set the nested key {key!r}: the entry {first!r} is a leaf, not a TensorDict")
-        nested_td._put(rest[0] if len(rest) == 1 else rest, value)
+        nested_td._put(rest_key, value)
 
     def set(
         self, key: NestedKey, item: Any, inplace: bool = False, *, non_blocking: bool = False, **kwargs: Any
@@ -211,9 +216,24 @@ class LazyKeys(LazyParts):
         if not inplace:
             self._refuse_if_locked()
         keys = None if keys_to_update is None else list(keys_to_update)
-        for td, piece in zip(self.tensordicts, self._pieces(input_dict_or_td), strict=True):
-            td.update(piece, clone=clone, inplace=inplace, keys_to_update=keys, is_leaf=is_leaf)
+        before = _structure(self)
+        pairs = list(zip(self.tensordicts, self._pieces(input_dict_or_td), strict=True))
+        try:
+            if inplace:
+                for td, piece in pairs:
+                    td._refuse_misfits(piece if keys is None else _chosen(piece, keys), required=False, loosely=False)
+            for td, piece in pairs:
+                td.update(piece, clone=clone, inplace=inplace, keys_to_update=keys, is_leaf=is_leaf)
+        except BaseException:
+            for source, entries in before:
+                source.clear()
+                source.update(entries)
+            raise
         return self
+
+    def _refuse_misfits(self, entries: Any, required: bool, loosely: bool = True) -> None:
+        for td, piece in zip(self.tensordicts, self._pieces(entries), strict=True):
+            td._refuse_misfits(piece, required, loosely)
 
     def update_(
         self,
@@ -229,7 +249,10 @@ class LazyKeys(LazyParts):
         for entries in (input_dict_or_td, kwargs):
             if entries is None or entries is self or (isinstance(entries, dict) and not entries):
                 continue
-            for td, piece in zip(self.tensordicts, self._pieces(entries), strict=True):
+            pairs = list(zip(self.tensordicts, self._pieces(entries), strict=True))
+            for td, piece in pairs:
+                td._refuse_misfits(piece if keys is None else _chosen(piece, keys), required=True)
+            for td, piece in pairs:
                 td.update_(piece, clone, keys_to_update=keys)
         return self
 

@@ -15,9 +15,9 @@ from corral.tensordict import hdf5, pytrees, zarr_stores
 from corral.tensordict.base import Base, Size, as_size, device_name, unravel_key
 from corral.tensordict.dense import TensorDict
 from corral.tensordict.entries import Entries
-from corral.tensordict.finding import split
 from corral.tensordict.indexing import indexed_size
 from corral.tensordict.stored import Stored, parts_of, take_sizes
+from corral.tensordict.updating import _chosen
 
 __all__ = ["PersistentTensorDict"]
 
@@ -254,11 +254,14 @@ class PersistentTensorDict(Stored):
             is_value = library_of(value) == "other" and isinstance(value, (str, bytes))
             self._source[key] = value if is_value else self._check_entry(key, value)
             return
-        first, rest = split(key)
+        first, rest = key[0], key[1] if len(key) == 2 else key[1:]
         nested = self._source.get(first)
         if nested is not None and not isinstance(nested, PersistentTensorDict):
             raise KeyError(f"cannot set the nested key {key!r}: the entry {first!r} is a dataset, not a group")
         if nested is None:
+            wrapped = TensorDict._make({}, self._batch_size, self._device)
+            wrapped._put(rest, value)
+            self._source.refuse(wrapped, new=True)  # before a group is made for it
             self._source[first] = TensorDict._make({}, self._batch_size, self._device)
             nested = self._source.get(first)
         nested._put(rest, value)
@@ -294,13 +297,25 @@ class PersistentTensorDict(Stored):
             self._source[key] = item
             return
         value = as_array(item)
-        rows, entries = self._source.rows, self._source
-        shape = node.shape if rows is None else (*entries.size, *node.shape[len(entries.whole) :])
+        rows, shape = self._source.rows, self._shape_of(key, node)
         if tuple(value.shape) != tuple(shape) and not self._broadcasts(value.shape, shape, loosely):
             raise RuntimeError(
                 f"the value of shape {Size(value.shape)} does not fit the dataset {key!r}, of shape {Size(shape)}"
             )
         hdf5.write(node, value, rows)
+
+    def _shape_of(self, key: str, leaf: Any) -> tuple[int, ...]:
+        entries = self._source
+        return tuple(leaf.shape if entries.rows is None else (*entries.size, *leaf.shape[len(entries.whole) :]))
+
+    def _merge(self, entries: Any, clone: bool, inplace: bool, wanted: Any, is_leaf: Any) -> None:
+        """Write entries after all have been checked, as what is in the file cannot be taken back."""
+        outline = entries._outline() if isinstance(entries, PersistentTensorDict) else entries  # nothing is read for it
+        chosen = outline if wanted is None else _chosen(outline, wanted)
+        trial = TensorDict._make({}, self._batch_size, self._device)
+        trial._fill({key: value for key, value in chosen.items() if not (inplace and key in self)})
+        self._source.refuse(trial)
+        super()._merge(entries, clone, inplace, wanted, is_leaf)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         named = isinstance(index, str) or (isinstance(index, tuple) and index and isinstance(index[0], (str, tuple)))

@@ -302,8 +302,8 @@ class Splitting(Keys):
         result = self._check(str(out_key), _joined(join, [self._require(key) for key in keys], dim, None))
         self.set(out_key, result)  # first, so that nothing is lost where it does not fit
         if not keep:
-            for key in keys:
-                if unravel_key(key) != unravel_key(out_key):
+            for key in dict.fromkeys(map(unravel_key, keys)):
+                if key != unravel_key(out_key):
                     self.del_(key)
         return self
 

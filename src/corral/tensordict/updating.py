@@ -93,22 +93,83 @@ class Updating(Finding):
                 )
             current.update_(item)
             return
+        value = self._fitting(key, item, tuple(current.shape), loosely)
+        if library_of(current) == "jax":
+            self._source[key] = current.at[...].set(value)
+        elif value is not current:
+            copy_into(current, value)
+
+    def _fitting(self, key: str, item: Any, shape: tuple[int, ...], loosely: bool) -> Any:
+        """Return what is to be written into an array as an array, or raise if it does not fit."""
         if isinstance(item, (Base, Mapping)):
             raise RuntimeError(f"the entry {key!r} is an array: a {type(item).__name__} cannot be written into it")
         try:
             value = as_array(item)
         except TypeError as error:
             raise RuntimeError(f"the entry {key!r} is an array, which cannot be written: {error}") from error
-        shape = tuple(current.shape)
         if tuple(value.shape) != shape and not self._broadcasts(value.shape, shape, loosely):
             raise RuntimeError(
                 f"Failed to update {key!r} in tensordict {self!r}: the value of shape {Size(value.shape)} does not "
                 f"fit the entry of shape {Size(shape)}"
             )
-        if library_of(current) == "jax":
-            self._source[key] = current.at[...].set(value)
-        elif value is not current:
-            copy_into(current, value)
+        return value
+
+    def _refuse_misfits(self, entries: Any, required: bool, loosely: bool = True) -> None:
+        """Raise the error that writing entries in place would raise, so that none is written if one does not fit.
+
+        Entries that do not exist are errors if `required`.
+        """
+        for key, value in (entries._outline() if getattr(entries, "_in_file", False) else entries).items():
+            first, rest = split(key)
+            current = self._source.get(first)
+            if current is None or (rest is not None and not (isinstance(current, Updating) and rest in current)):
+                if required:
+                    raise KeyError(f"The key {key} was not found in the dest tensordict.")
+                if current is None and rest is None:
+                    self._check(first, value)
+                elif current is None:
+                    self._entry_class()._make({}, self._batch_size)._put(rest, value)
+            elif rest is not None:
+                current._refuse_misfits({rest: value}, required, loosely)
+            elif isinstance(current, Base):
+                if current._holds_objects:
+                    continue
+                if _is_dictionary(value):
+                    current._refuse_misfits(value, required, loosely)  # type: ignore[attr-defined]
+                elif not hasattr(value, "items"):
+                    raise RuntimeError(
+                        f"the entry {first!r} is a TensorDict: a {type(value).__name__} cannot be written into it"
+                    )
+            elif hasattr(current, "shape"):
+                self._fitting(first, value, self._shape_of(first, current), loosely)
+
+    def _refuse_misfit_rows(self, entries: Any, size: Size) -> None:
+        """Raise if an entry that is to be written into rows does not fit them, so that none is written."""
+        mine = dict(self._peeks())
+        if getattr(entries, "_in_file", False):
+            entries = entries._outline()
+        for key, value in entries._peeks() if isinstance(entries, Base) else entries.items():
+            current = mine.get(key)
+            if isinstance(current, Base):
+                if isinstance(current, Updating) and not current._holds_objects and _is_dictionary(value):
+                    current._refuse_misfit_rows(value, size)
+                continue
+            if current is None or not hasattr(value, "shape") or isinstance(value, Base):
+                continue
+            target = (*size, *current.shape[len(self._batch_size) :])
+            shape = tuple(value.shape)
+            rest = target[len(target) - len(shape) :]
+            if len(shape) > len(target) or not all(
+                n in (1, m) or -1 in (n, m) for n, m in zip(shape, rest, strict=True)
+            ):
+                raise RuntimeError(
+                    f"the value of shape {Size(shape)} for the key {key!r} does not fit the rows of shape "
+                    f"{Size(target)} that it is assigned to"
+                )
+
+    def _shape_of(self, key: str, leaf: Any) -> tuple[int, ...]:
+        """Return the shape of a leaf that is written in place."""
+        return tuple(leaf.shape)
 
     def _broadcasts(self, shape: Sequence[int], target: Sequence[int], loosely: bool = False) -> bool:
         """Whether a value of a shape can be written into an entry."""
@@ -194,7 +255,28 @@ class Updating(Finding):
             return self
         if not inplace:
             self._refuse_if_locked()
-        for name, value in input_dict_or_td.items():
+        before = _structure(self)
+        try:
+            self._merge(input_dict_or_td, clone, inplace, wanted, is_leaf)
+        except BaseException:
+            for source, entries in before:
+                source.clear()
+                source.update(entries)
+            raise
+        return self
+
+    def _merge(
+        self,
+        entries: Any,
+        clone: bool,
+        inplace: bool,
+        wanted: list[NestedKey] | None,
+        is_leaf: Callable[[type[Any]], bool] | None,
+    ) -> None:
+        if inplace:
+            chosen = entries if wanted is None else _chosen(entries, wanted)
+            self._refuse_misfits(chosen, required=False, loosely=False)
+        for name, value in entries.items():
             first, rest = split(name)
             subset = None
             if wanted is not None:
@@ -215,7 +297,6 @@ class Updating(Finding):
                 if clone:
                     value = _copied(value)
                 self.set(first if rest is None else name, value, inplace=inplace)
-        return self
 
     def _prepare_batch_size(self, source: Base, inplace: bool, keys: Any) -> None:
         """Make room for the entries of a TensorDict of another batch size: all of the present ones go."""
@@ -272,9 +353,7 @@ class Updating(Finding):
                 continue
             if wanted is not None:
                 entries = _chosen(entries, wanted)
-            for key, _ in entries.items():
-                if key not in self:
-                    raise KeyError(f"The key {key} was not found in the dest tensordict.")
+            self._refuse_misfits(entries, required=True)
             for key, value in entries.items():
                 first, rest = split(key)
                 if rest is None:
@@ -282,6 +361,20 @@ class Updating(Finding):
                 else:
                     self._source[first].update_({rest: value})
         return self
+
+
+def _structure(td: Any) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Return the dicts of entries of a TensorDict, nested ones and members of lazy stacks, each with a copy."""
+    found = []
+    for member in td._members() or ():
+        found += _structure(member)
+    source = td._source
+    if type(source) is dict:
+        found.append((source, source.copy()))
+        for value in source.values():
+            if isinstance(value, Updating):
+                found += _structure(value)
+    return found
 
 
 def _chosen(entries: Any, wanted: Iterable[NestedKey]) -> dict[NestedKey, Any]:
