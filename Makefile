@@ -1,5 +1,5 @@
 # make demo    build, and run the main job: workers step environments, a learner gathers their batches
-# make test    build, and run all tests
+# make test    build, and run all tests; make test-NAME: those of communication, on another backend (see CONTRIBUTING.md)
 # make bench   measure against tensordict over gloo and mpi4py over Open MPI
 # make check   lint, types, stubs, docs with their examples
 # make sanitize   the engine's native tests under address, undefined-behavior and thread sanitizers
@@ -68,6 +68,9 @@ demo: $(DEMO)/installed
 
 test: $(TEST)/installed $(TEST)/torchrl
 	@$(TEST)/bin/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+
+test-%: $(TEST)/installed
+	@$(TEST)/bin/python -m pytest -n $(WORKERS) --dist loadfile --backend $* tests/distributed tests/communication tests/cases $(ARGS)
 
 bench: .venv-bench/installed
 	@$(TEST)/bin/python -m benchmarks $(ARGS)

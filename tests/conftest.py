@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from engines import KINDS, PROGRAM, VARIABLE
+from engines import EVERYWHERE, KINDS, PROGRAM, VARIABLE, on_torch
 from hypothesis import settings
 
 faulthandler.enable()
@@ -35,6 +35,7 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     config.addinivalue_line("markers", "also(*backends): run it on these backends, too, in a run that is about shm")
     config.addinivalue_line("markers", "gpu: it needs a GPU; tests/gpu/run.sh runs all of these")
+    config.addinivalue_line("markers", "everywhere: run it on every backend in a run that is about shm")
     config.addinivalue_line("markers", "only(*backends): it is about what only these backends have")
 
 
@@ -42,8 +43,9 @@ def pytest_generate_tests(metafunc):
     """Run a test on the backend that the run is about, and those on which it is always to run."""
     main = metafunc.config.getoption("backend")
     marker = metafunc.definition.get_closest_marker("also")
-    if marker is not None and main == "shm":
-        metafunc.parametrize("backend", [main, *marker.args], indirect=True)
+    others = EVERYWHERE if metafunc.definition.get_closest_marker("everywhere") else marker.args if marker else ()
+    if others and main == "shm":
+        metafunc.parametrize("backend", [main, *others], indirect=True)
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +59,8 @@ def backend(request, monkeypatch):
     program = request.config.getoption("backend_program")
     if program is not None:
         monkeypatch.setenv(PROGRAM, str(Path(program).resolve()))
+    if on_torch():
+        pytest.importorskip("torch")
     return name
 
 

@@ -33,6 +33,8 @@ _EXAMPLES = {"sockets": _PROGRAMS / "socket_transport.py"}
 KINDS = ("shm", "shm-copy", "gloo", "mpi", "hybrid", "hybrid-mpi", *_EXAMPLES)
 """What the tests' ranks can run on: backends, but `shm-copy` is shared memory where the kernel forbids ranks to reach
 into each other's memory, and `hybrid` is over gloo unless it says otherwise."""
+EVERYWHERE = ("sockets", "shm-copy", "gloo", "mpi", "hybrid")
+"""Those that some tests run on besides shared memory, whatever the run is about."""
 
 
 def chosen() -> str:

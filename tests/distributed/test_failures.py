@@ -74,7 +74,7 @@ def _leaves_early(rank, size):
         dist.recv(np.zeros(1), 1)
 
 
-@pytest.mark.also("sockets")
+@pytest.mark.everywhere
 def test_a_rank_that_leaves_before_a_subgroups_first_collective():
     run(_leaves_early, 3)
 
@@ -149,7 +149,7 @@ def _times_out(rank, size):
         assert request.wait(20)
 
 
-@pytest.mark.also("sockets")
+@pytest.mark.everywhere
 def test_a_timeout_says_who_is_missing():
     run(_times_out, 2, group_timeout=0.3)
 

@@ -114,7 +114,7 @@ def _refused(rank, size):
     dist.barrier()
 
 
-@pytest.mark.also("sockets")
+@pytest.mark.everywhere
 def test_nothing_is_written_where_something_is_refused():
     run(_refused, 3)
 

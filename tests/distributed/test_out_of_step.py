@@ -135,7 +135,7 @@ def _different_reductions(rank, size):
     backend.barrier()
 
 
-@pytest.mark.also("sockets")
+@pytest.mark.everywhere
 def test_different_arguments_are_told_to_all():
     run(_different_reductions, 3)
 
@@ -169,7 +169,7 @@ def _child_ends(rank, size):
     dist.barrier()
 
 
-@pytest.mark.also("sockets", "mpi", "gloo", "hybrid")
+@pytest.mark.also("sockets", "gloo", "mpi", "hybrid")
 def test_a_forked_child_that_ends_is_not_the_rank():
     run(_child_ends, 3)
 

@@ -97,7 +97,7 @@ def _matching(rank, size):
             dist.send(np.array([1000 * rank + i]), 0)
 
 
-@pytest.mark.also("sockets")
+@pytest.mark.everywhere
 def test_messages_match_by_source_and_tag_in_order():
     run(_matching, 3)
 
@@ -130,7 +130,7 @@ def _mismatches(rank, size):
         assert b.tolist() == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.also("sockets")
+@pytest.mark.everywhere
 def test_what_does_not_fit_is_told_consumed_and_leaves_the_group_usable():
     run(_mismatches, 2)
 

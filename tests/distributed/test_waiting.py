@@ -80,7 +80,7 @@ def _until_gave_up(rank, sequence):
         os.sched_yield()
 
 
-@pytest.mark.also("sockets")
+@pytest.mark.everywhere
 def test_ctrl_c_in_a_collective_is_told_to_the_others():
     first, *others = run(_interrupted_collective, 3)
     assert first == "interrupted"
