@@ -46,6 +46,7 @@ class Ranks:
         self.ends: list[Connection] = []
         self.processes: list[Any] = []
         self._mpirun: subprocess.Popen[bytes] | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
         try:
             if on_mpi():
                 self._start_by_mpirun(target, arguments)
@@ -72,12 +73,17 @@ class Ranks:
         size = len(arguments)
         command = [*mpirun(), "--runtime-options", "continuous", "-n", str(size)]
         command += [sys.executable, str(Path(__file__).with_name("mpi_rank.py"))]
-        with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
-            address = f"{folder}/ranks"
+        # What killed ranks leave of the memory that MPI shares goes with the folder.
+        self._folder = tempfile.TemporaryDirectory(prefix="ranks-", dir="/dev/shm")
+        environ = {**os.environ, "OMPI_MCA_btl_sm_backing_directory": self._folder.name}
+        with socket.socket(socket.AF_UNIX) as listener:
+            address = f"{self._folder.name}/ranks"
             listener.bind(address)
             listener.listen(2 * size)
             listener.settimeout(1.0)
-            self._mpirun = subprocess.Popen([*command, address], stdin=subprocess.DEVNULL, start_new_session=True)
+            self._mpirun = subprocess.Popen(
+                [*command, address], env=environ, stdin=subprocess.DEVNULL, start_new_session=True
+            )
             connections: dict[tuple[str, int], Connection] = {}
             deadline = time.monotonic() + _START
             while len(connections) < 2 * size:
@@ -108,6 +114,8 @@ class Ranks:
                 self._mpirun.wait(_END)
             except subprocess.TimeoutExpired:
                 end_group(self._mpirun)
+        if self._folder is not None:
+            self._folder.cleanup()
 
 
 class _Watched:

@@ -209,8 +209,8 @@ def _refusals(rank, size, folder):
             dist.DeviceMesh("cpu", empty)
     with pytest.raises(RuntimeError, match="got 2 names"):
         dist.DeviceMesh("cpu", [0, 1, 2], mesh_dim_names=("a", "b"))
-    with pytest.raises(ValueError, match="unknown backend 'zork'"):
-        dist.init_device_mesh("cpu", (1, size), backend_override={0: "zork"})
+    with pytest.raises(ValueError, match=r"unknown backend 'pigeon'"):
+        dist.init_device_mesh("cpu", (1, size), backend_override={0: "pigeon"})
     with pytest.raises(dist.MismatchError, match=r"rank 0: .*\[0\]; rank 1: .*\[1\]; rank 2: .*\[2\]"):
         dist.DeviceMesh("cpu", [[rank]], mesh_dim_names=("a", "b"))
     c10d.destroy_process_group()

@@ -15,6 +15,7 @@ STARTERS = {
 }
 
 
+@pytest.mark.only("shm")  # about processes that multiprocessing starts
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda number: number.name)
 @pytest.mark.parametrize("starter", STARTERS)
 def test_no_rank_outlives_a_run_that_is_broken_off(starter, number, tmp_path):
