@@ -324,6 +324,9 @@ class PersistentTensorDict(Stored):
         else:
             super().__setitem__(index, value)
 
+    def _refuse_misfit_rows(self, entries: Any, size: Size) -> None:
+        self._outline()._refuse_misfit_rows(entries, size)
+
     def _missing(self, value: Base, dims: int, path: tuple[str, ...]) -> Any:
         return self._outline()._missing(value, dims, path)
 
