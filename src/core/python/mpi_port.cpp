@@ -21,7 +21,8 @@ namespace corral {
 namespace {
 
 constexpr uint16_t kind_data = 1, kind_slot = 4;
-constexpr auto patience = std::chrono::microseconds(50);  // of a caller that holds the GIL
+// How long a caller waits with the GIL held, and where others need its processor before they can answer.
+constexpr auto patience = std::chrono::microseconds(100), patience_crowded = std::chrono::microseconds(1000);
 
 // A message in its head: see frames.py.
 struct Head {
@@ -177,13 +178,13 @@ bool MpiPort::spin(Ready&& ready) {
         poll();
         if (ready()) return true;
         if (!inbox_.empty()) return false;
+        if (crowded_) sched_yield();
         if ((n & 15) != 15) continue;
         auto now = std::chrono::steady_clock::now();
         if (n == 15)
-            until = now + patience;
+            until = now + (crowded_ ? patience_crowded : patience);
         else if (now > until)
             return false;
-        if (crowded_) sched_yield();
     }
 }
 
