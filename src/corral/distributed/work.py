@@ -238,6 +238,7 @@ class Future:
 
     def add_done_callback(self, callback: Callable[[Future], Any]) -> None:
         """Call ``callback(self)`` once this future is done: at once if it is, else in another thread."""
+        self.done()  # what has ended since somebody asked needs no thread
         with self._condition:
             if not self._done:
                 self._callbacks.append(callback)
