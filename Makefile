@@ -82,6 +82,7 @@ check: .venv-check/installed
 	$(TEST)/bin/clang-format --dry-run --Werror $$(git ls-files 'src/core/*.cpp' 'src/core/*.h' 'src/core/**/*.cpp' 'src/core/**/*.h' 'tests/native/*')
 	$(TEST)/bin/python tools/check_stubs.py
 	$(TEST)/bin/python tools/backends.py
+	$(TEST)/bin/python tools/scale_model.py
 	$(TEST)/bin/python -m sphinx -q -W -b html docs docs/_build/html
 	$(TEST)/bin/python -m sphinx -q -W -b doctest docs docs/_build/doctest
 

@@ -20,7 +20,7 @@ extensions = [
     "sphinx.ext.doctest",
     "sphinx.ext.napoleon",
 ]
-exclude_patterns = ["_build", "backends_table.md"]
+exclude_patterns = ["_build", "backends_table.md", "scale_tables.md"]
 html_theme = "furo"
 html_title = "corral"
 

@@ -15,6 +15,7 @@ import sys
 import sysconfig
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,10 +82,8 @@ class Counter:
 def of_process() -> dict[str, int]:
     """Return what this process has open, and holds."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    links = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")]
     return {
         "descriptors": len(os.listdir("/proc/self/fd")),
-        "sockets": sum(link.startswith("socket:") for link in links),
         "threads": int(status["Threads"]),
         "resident": int(status["RssAnon"].split()[0]) << 10,
         "shared": int(status["RssShmem"].split()[0]) << 10,
@@ -118,6 +117,7 @@ def work(backend: str, folder: str) -> None:
     started = time.perf_counter() - start
     counter = Counter(dist.group.WORLD.backend)
     measured: dict[str, Any] = {}
+    after: dict[str, int] = {}
     for title, size in SIZES.items():
         for name, once in operations(size).items():
             if name == "barrier" and title != "8 B":
@@ -126,19 +126,22 @@ def work(backend: str, folder: str) -> None:
             dist.barrier()
             counter.take()
             times = []
+            used = time.process_time()
             for _ in range(ROUNDS[title]):
                 begin = time.perf_counter()
                 once()
                 times.append(time.perf_counter() - begin)
+            used = (time.process_time() - used) / ROUNDS[title]
             frames, away, size_away = (number / ROUNDS[title] for number in counter.take())
             dist.barrier()
             measured[f"{name} {title}"] = {
                 "seconds": statistics.median(times),
+                "work": used,
                 "frames": frames,
                 "away": away,
                 "bytes_away": size_away,
             }
-    after = of_process()
+        after = after or of_process()  # before there are large arrays of this program's own
     outcome = {"start": started, "met": met, "before": before, "after": after, "operations": measured}
     Path(folder, str(dist.get_rank())).write_text(json.dumps(outcome))
     dist.destroy_process_group()
@@ -153,19 +156,20 @@ def job(backend: str, hosts: int, ranks: int) -> dict[str, Any]:
         if backend == "mpi":
             start = Path(sysconfig.get_path("scripts")) / "mpirun"
             options = ["--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
-            subprocess.run([str(start), *options, "-n", str(size), *here, folder], env=environ, check=True, timeout=280)
+            subprocess.run([str(start), *options, "-n", str(size), *here, folder], env=environ, check=True, timeout=580)
         else:
             processes = []
             for rank in range(size):
                 place = {"RANK": str(rank), "WORLD_SIZE": str(size), "CORRAL_HOST_ID": f"host {rank // ranks}"}
                 processes.append(subprocess.Popen([*here, folder], env=environ | place))
             for process in processes:
-                if process.wait(timeout=280):
+                if process.wait(timeout=580):
                     raise RuntimeError(f"a rank of {backend} ended with {process.returncode}")
         told = [json.loads(Path(folder, str(rank)).read_text()) for rank in range(size)]
     operations = {
         name: {
             "seconds": max(rank["operations"][name]["seconds"] for rank in told),
+            "work": sum(rank["operations"][name]["work"] for rank in told),
             "frames": sum(rank["operations"][name]["frames"] for rank in told),
             "busiest": max(rank["operations"][name]["frames"] for rank in told),
             "away": sum(rank["operations"][name]["away"] for rank in told),
@@ -173,9 +177,7 @@ def job(backend: str, hosts: int, ranks: int) -> dict[str, Any]:
         }
         for name in told[0]["operations"]
     }
-    grown = {
-        name: max(rank["after"][name] - rank["before"][name] for rank in told) for name in told[0]["after"]
-    }
+    grown = {name: max(rank["after"][name] - rank["before"][name] for rank in told) for name in told[0]["after"]}
     return {
         "backend": backend,
         "hosts": hosts,
@@ -187,18 +189,27 @@ def job(backend: str, hosts: int, ranks: int) -> dict[str, Any]:
     }
 
 
-def main() -> None:
+def main(only: Sequence[str] = ()) -> None:
+    """Run all jobs, or those of some backends; what was measured of the others before stays."""
+    before = json.loads(RESULTS.read_text())["jobs"] if only else []
     resource.setrlimit(resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     jobs = []
+    about = {"cores": os.cpu_count(), "corral": corral.__version__, "load": os.getloadavg()[0]}
     for backend, hosts, ranks in JOBS:
+        if only and backend not in only:
+            jobs += [
+                each
+                for each in before
+                if (each["backend"], each["hosts"], each["ranks"]) == (backend, hosts, hosts * ranks)
+            ]
+            continue
         jobs.append(job(backend, hosts, ranks))
         print(f"{backend}, {hosts} hosts, {hosts * ranks} ranks", flush=True)
-    about = {"cores": os.cpu_count(), "corral": corral.__version__, "load": os.getloadavg()[0]}
-    RESULTS.write_text(json.dumps({"about": about, "jobs": jobs}, indent=1) + "\n")
+        RESULTS.write_text(json.dumps({"about": about, "jobs": jobs}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--rank"]:
         work(*sys.argv[2:4])
     else:
-        main()
+        main(sys.argv[1:])
