@@ -77,12 +77,37 @@ def test_rows_are_written_to_the_file(fleet):
     fleet(_hdf5)
 
 
+def _hdf5_objects(rank, size):
+    with tempfile.TemporaryDirectory() as folder:
+        row = TensorDict(a=float(rank), s=f"from {rank}", new=f"key {rank}", n={"s": "q"})
+        source = TensorDict(a=np.zeros(2), s="old", st=["p", "q"], n={"s": "inner"}, batch_size=[2])
+        td = row if rank else source.to_h5(Path(folder) / "f.h5")
+        assert (td.gather_and_stack(0) is td) == (rank == 0)
+        if rank == 0:
+            assert (td["s"], td["a"].tolist()) == (["from 1", "from 2"], [1, 2])
+            assert (td["new"], td["n", "s"], td["st"]) == (["key 1", "key 2"], ["q", "q"], ["p", "q"])
+            td.close()
+        sent = TensorDict(a=np.zeros(2), s="sent", st=["1", "2"], n={"s": "q"}, batch_size=[2])
+        if rank == 0:
+            sent.send(1)
+        elif rank == 1:
+            td = source.to_h5(Path(folder) / "g.h5")
+            td.recv(0)
+            assert (td["s"], td["st"], td["n", "s"]) == ("sent", ["1", "2"], "q")
+            td.close()
+
+
+def test_objects_are_written_to_the_file(fleet):
+    fleet(_hdf5_objects)
+
+
 def _hdf5_misfits(rank, size):
     with tempfile.TemporaryDirectory() as folder:
         made = _empty().to_h5(Path(folder) / "f.h5") if rank == 0 else None
         for sent, pattern in (
             (_row(rank).set("a", np.zeros(5)), r"'a' has shape \(5,\) on rank 1, but rows of shape \(4,\) on rank 0"),
-            (_row(rank).set("s", "text"), "'s' is a str on rank 1: the file on rank 0 can hold arrays only"),
+            (_row(rank).set("s", {rank}), "'s' does not fit the file on rank 0: .* cannot be stored in an HDF5 file"),
+            (_row(rank).set("a", "text"), "'a' is an array in the file on rank 0, but a str on rank 1"),
             (_row(rank).set("b", np.zeros(4)), "'b' is a PersistentTensorDict in the file on rank 0"),
             (_row(rank).set("z", np.zeros(4)), r"'z'.*locked"),
         ):

@@ -133,6 +133,10 @@ class Entries(MutableMapping[str, Any]):
             self._set_nested(key, node, value)
             return
         if library_of(value) == "other":
+            if self.rows is not None and self.origin is not None and node is not None:
+                self.origin[key] = self.origin[key]._assign(self.rows, value)
+                return
+            stored_values.check(self.group, key, value)
             self._make_room(key)
             stored_values.create(self.group, key, value)
             return

@@ -11,7 +11,7 @@ from corral.arrays.indexing import normalize
 from corral.arrays.libraries import dtype_name, library_of
 from corral.arrays.mapped import numpy_dtype
 from corral.arrays.operations import as_array
-from corral.tensordict import hdf5, pytrees, zarr_stores
+from corral.tensordict import hdf5, pytrees, stored_values, zarr_stores
 from corral.tensordict.base import Base, Size, as_size, device_name, unravel_key
 from corral.tensordict.dense import TensorDict
 from corral.tensordict.entries import Entries
@@ -282,6 +282,14 @@ class PersistentTensorDict(Stored):
 
     update_ = TensorDict.update_  # not in memory
 
+    def _check_objects(self, key: str, entry: Any) -> None:
+        """Raise a TypeError or ValueError if the file cannot hold objects."""
+        stored_values.check(self._source.group, key, self._check(key, entry))
+
+    def _put_objects(self, key: str, entry: Any) -> None:
+        """Put objects into the file, in the place of those that are there."""
+        self._source[key] = self._check(key, entry)
+
     def _write(self, key: str, item: Any, loosely: bool = False) -> None:
         node = self._source.get(key)
         if isinstance(node, PersistentTensorDict):
@@ -291,10 +299,11 @@ class PersistentTensorDict(Stored):
                 )
             node.update_(item)
             return
-        if isinstance(item, (Base, Mapping)):
-            raise RuntimeError(f"the entry {key!r} is an array: a {type(item).__name__} cannot be written into it")
+        is_entry = isinstance(item, Base) and item._holds_objects
+        if isinstance(item, (Base, Mapping)) and (hdf5.is_array(node) or not is_entry):
+            raise RuntimeError(f"the entry {key!r} is no TensorDict: a {type(item).__name__} cannot be written into it")
         if not hdf5.is_array(node):
-            self._source[key] = item
+            self._source[key] = self._check(key, item) if is_entry else item
             return
         value = as_array(item)
         rows, shape = self._source.rows, self._shape_of(key, node)
@@ -328,7 +337,8 @@ class PersistentTensorDict(Stored):
         self._outline()._refuse_misfit_rows(entries, size)
 
     def _missing(self, value: Base, dims: int, path: tuple[str, ...]) -> Any:
-        return self._outline()._missing(value, dims, path)
+        missing = self._outline()._missing(value, dims, path)  # which does not have objects
+        return ((key, entry) for key, entry in missing if key not in self)
 
     def _assign(self, index: tuple[Any, ...], value: Any, keys: Iterable[str] | None = None) -> None:
         if self._source.rows is not None:
@@ -343,6 +353,8 @@ class PersistentTensorDict(Stored):
                 node._assign(index, new)
             elif hdf5.is_array(node):
                 hdf5.write(node, new, index)
+            else:
+                self._source[key] = self._source[key]._assign(index, new)
 
     def set_at_(self, key: Any, value: Any, index: Any, *, non_blocking: bool = False) -> Any:
         """Write a part of an entry in place; the rest is not touched."""
@@ -353,6 +365,8 @@ class PersistentTensorDict(Stored):
         node = owner._source.get(parts[-1])
         if isinstance(node, Base):
             node[index] = value  # type: ignore[index]
+        elif not hdf5.is_array(node):
+            owner._source[parts[-1]] = owner._source[parts[-1]]._assign(normalize(index, len(self._batch_size)), value)
         elif owner._source.rows is None:
             hdf5.write(node, as_array(value), normalize(index, node.ndim))
         else:

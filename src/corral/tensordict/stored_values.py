@@ -10,7 +10,7 @@ from corral.tensordict import hdf5, zarr_stores
 from corral.tensordict.nontensor import NonTensorStack
 from corral.tensordict.object_arrays import cells
 
-__all__ = ["create", "read"]
+__all__ = ["check", "create", "read"]
 
 # tensordict's marks: of a dataset that holds one string, and of one that holds an object for each element.
 STRING = "__tensordict_str__"
@@ -38,6 +38,16 @@ def _listed(node: Any) -> Any:
     return (node.asstr() if strings is not None and strings.length is None else node)[()].tolist()
 
 
+def check(group: Any, key: str, value: Any) -> None:
+    """Raise a TypeError or ValueError if a file of HDF5 cannot hold a value that is no array."""
+    if isinstance(group, zarr_stores.Group):
+        return
+    if isinstance(value, NonTensorStack):
+        _in_hdf5(key, value)
+    elif not isinstance(value := getattr(value, "data", value), str):
+        _one_in_hdf5(key, value)
+
+
 def create(group: Any, key: str, value: Any) -> None:
     """Store a value that is no array as an entry that there is not yet, or raise a TypeError."""
     if isinstance(value, NonTensorStack):
@@ -49,10 +59,14 @@ def create(group: Any, key: str, value: Any) -> None:
     elif isinstance(value, str):
         group.create_dataset(key, data=value).attrs[STRING] = True
     else:
-        array = np.asarray(value)
-        if array.dtype.hasobject or array.dtype.kind not in "biufcS":
-            raise TypeError(f"the value of key {key!r}, a {type(value).__name__}, cannot be stored in an HDF5 file")
-        group.create_dataset(key, data=_opaque(array))
+        group.create_dataset(key, data=_one_in_hdf5(key, value))
+
+
+def _one_in_hdf5(key: str, value: Any) -> np.ndarray[Any, Any]:
+    array = np.asarray(value)
+    if array.dtype.hasobject or array.dtype.kind not in "biufcS":
+        raise TypeError(f"the value of key {key!r}, a {type(value).__name__}, cannot be stored in an HDF5 file")
+    return _opaque(array)
 
 
 def _create_stack(group: Any, key: str, stack: NonTensorStack) -> None:
@@ -64,6 +78,11 @@ def _create_stack(group: Any, key: str, stack: NonTensorStack) -> None:
         else:
             group.create_value(key, objects, mark)
         return
+    group.create_dataset(key, data=_in_hdf5(key, stack)).attrs.update(mark)
+
+
+def _in_hdf5(key: str, stack: NonTensorStack) -> np.ndarray[Any, Any]:
+    objects, kinds = stack.tolist(), {type(each) for each in stack.flat()}
     if kinds <= {str}:
         array = np.array(objects, dtype=hdf5.library().string_dtype())
         if any("\x00" in each for each in stack.flat()):
@@ -75,7 +94,7 @@ def _create_stack(group: Any, key: str, stack: NonTensorStack) -> None:
             f"the values of key {key!r} cannot be stored in an HDF5 file: they must be all strings, bytes, or numbers "
             f"of one type, and are of {sorted(kind.__name__ for kind in kinds)}; to_zarr and memmap store them"
         )
-    group.create_dataset(key, data=array).attrs.update(mark)
+    return array
 
 
 def _opaque(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

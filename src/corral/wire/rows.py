@@ -267,10 +267,8 @@ class _Planner:
                 'mode="r+" there'
             )
         if isinstance(node, Value):
-            raise MismatchError(
-                f"{key_text(path)} is {_a(self.values(path)[0])} on rank {self.senders.ranks[0]}: the file on rank "
-                f"{self.here} can hold arrays only"
-            )
+            self.objects_in_file(path, like, target)
+            return
         if like is None:
             self.add(node, path, target, "T")
             return
@@ -293,6 +291,28 @@ class _Planner:
                 ) from None
         stack = self.allocate(path)
         self.finishes.append(lambda: target.set_(path[-1], stack))
+
+    def objects_in_file(self, path: Path, like: Any, target: Any) -> None:
+        """Plan objects, one for each row, that a file gets."""
+        values = self.values(path)
+        if is_array(like):
+            numbers = _numbers(values)
+            if numbers is None:
+                raise MismatchError(
+                    f"{key_text(path)} is an array in the file on rank {self.here}, but {_a(values[0])} on rank "
+                    f"{self.senders.ranks[0]}"
+                )
+            self.check_shape(path, like, ())
+            self.finishes.append(lambda: target.set_(path[-1], numbers))
+            return
+        if like is None and target.is_locked:
+            self.add(self.nodes[0][path], path, target, "T")  # raises
+        stack = entries_of.of_rows(values, target.batch_size, True)
+        try:
+            target._check_objects(path[-1], stack)
+        except (TypeError, ValueError) as error:
+            raise MismatchError(f"{key_text(path)} does not fit the file on rank {self.here}: {error}") from None
+        self.finishes.append(lambda: target._put_objects(path[-1], stack))
 
     def value(self, path: Path, target: Any, replace: Callable[[Any], Any] | None) -> None:
         """Plan the place of objects that are not arrays."""

@@ -85,7 +85,7 @@ def decode(message: bytes, slots: Sequence[Slot], allow_pickle: bool) -> list[An
 def check(slot: Slot, entry: Any) -> None:
     """Raise `MismatchError` unless an entry fits a place."""
     if slot.holder._in_file:
-        fits = isinstance(entry, (str, bytes)) or (isinstance(entry, Base) and entry._fits_any)
+        fits = isinstance(entry, (str, bytes)) or (isinstance(entry, Base) and entry._holds_objects)
     else:
         fits = isinstance(entry, Base) and entry._holds_objects and entry._batch_size == slot.leaf._batch_size
     if not fits:
@@ -98,7 +98,7 @@ def put(slots: Sequence[Slot], entries: Sequence[Any]) -> None:
     for slot, entry in zip(slots, entries, strict=True):
         holder: Any = slot.holder
         if holder._in_file:
-            holder.set_(slot.key, entry if isinstance(entry, (str, bytes)) else entry.data)
+            holder.set_(slot.key, entry._unwrapped() if isinstance(entry, Base) and entry._fits_any else entry)
         elif slot.key:
             holder._replace(slot.key, holder._check(slot.key, slot.leaf._received(entry)))
         else:
