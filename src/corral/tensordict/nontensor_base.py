@@ -192,8 +192,13 @@ class ObjectEntry(ObjectFiles, TensorDictBase):
 
     @classmethod
     def _stack_all(cls, entries: Sequence[Any], dim: int) -> Any:
-        from corral.tensordict.nontensor import entry_of
+        from corral.tensordict.nontensor import NonTensorStack, entry_of
 
+        if not entries[0]._batch_size and all(each._fits_any and not each._batch_size for each in entries):
+            objects = np.empty(len(entries), object)
+            for number, each in enumerate(entries):
+                objects[number] = each._unwrapped()
+            return NonTensorStack._of(objects, common_device(entries))
         return entry_of(stacked([each._cells() for each in only(entries)], dim), common_device(entries))
 
     @classmethod

@@ -145,7 +145,8 @@ class Updating(Finding):
 
     def _refuse_misfit_rows(self, entries: Any, size: Size) -> None:
         """Raise if an entry that is to be written into rows does not fit them, so that none is written."""
-        mine = dict(self._peeks())
+        outline: Any = self._outline() if self._in_file else self  # type: ignore[attr-defined]  # nothing is read
+        mine = dict(outline._peeks())
         if getattr(entries, "_in_file", False):
             entries = entries._outline()
         for key, value in entries._peeks() if isinstance(entries, Base) else entries.items():
