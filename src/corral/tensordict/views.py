@@ -10,6 +10,9 @@ from corral.tensordict.base import Base
 __all__ = ["ItemsView", "KeysView", "ValuesView"]
 
 
+_nested_kinds: dict[type, bool] = {}
+
+
 class _View:
     _parents_first = True
     _reads = True
@@ -40,6 +43,8 @@ class _View:
     def __len__(self) -> int:
         if not self._nested and not self._leaves_only:
             return len(self._td._source)
+        if self._is_leaf is None:
+            return _count(self._td, self._nested, self._leaves_only)
         return sum(1 for _ in self._pairs())
 
 
@@ -122,8 +127,20 @@ def _parts(key: Any) -> Iterator[Any]:
 
 def _collect(td: Base, prefix: tuple[str, ...], nested: bool, leaves_only: bool, found: list[Any]) -> None:
     """Append the keys in their order; a generator for each TensorDict would take twice as long."""
-    for key, value in td._peeks():
-        if isinstance(value, Base):
+    source = td._source
+    plain = type(source) is dict
+    if plain and not _has_nested(source):
+        if not prefix:
+            found += source
+        elif len(prefix) == 1:
+            first = prefix[0]
+            found += [(first, key) for key in source]
+        else:
+            found += [(*prefix, key) for key in source]
+        return
+    kinds = _nested_kinds
+    for key, value in source.items() if plain else td._peeks():
+        if kinds[type(value)] if plain else isinstance(value, Base):
             name = (*prefix, key)
             if nested:
                 _collect(value, name, True, leaves_only, found)
@@ -131,6 +148,33 @@ def _collect(td: Base, prefix: tuple[str, ...], nested: bool, leaves_only: bool,
                 found.append(name if prefix else key)
         else:
             found.append((*prefix, key) if prefix else key)
+
+
+def _has_nested(source: dict[str, Any]) -> bool:
+    """Whether an entry is a TensorDict: classes are looked at, which are fewer than entries."""
+    found = False
+    for kind in {*map(type, source.values())}:
+        nested = _nested_kinds.get(kind)
+        if nested is None:
+            nested = _nested_kinds[kind] = issubclass(kind, Base)
+        found = found or nested
+    return found
+
+
+def _count(td: Base, nested: bool, leaves_only: bool) -> int:
+    """Return how many keys there are; a list that is made of them asks for it."""
+    source = td._source
+    count = len(source)
+    if type(source) is not dict:
+        values = [value for _, value in td._peeks() if isinstance(value, Base)]
+    elif not _has_nested(source):
+        return count
+    else:
+        kinds = _nested_kinds
+        values = [value for value in source.values() if kinds[type(value)]]
+    if leaves_only:
+        count -= len(values)
+    return count + sum([_count(value, True, leaves_only) for value in values]) if nested else count
 
 
 def _walk(
