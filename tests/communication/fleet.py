@@ -7,7 +7,7 @@ import tempfile
 import traceback
 from typing import Any
 
-from engines import settle
+from engines import patience, settle
 from starting import Ranks
 
 
@@ -26,7 +26,7 @@ class Fleet:
             end.send((function, arguments))
         results, failures = [], []
         for rank, end in enumerate(self.ends):
-            if not end.poll(timeout):
+            if not end.poll(timeout * patience()):
                 failures.append(f"rank {rank} did not answer within {timeout} s")
                 continue
             good, value = end.recv()

@@ -149,7 +149,7 @@ def _times_out(rank, size):
         assert request.wait(20)
 
 
-@pytest.mark.everywhere
+@pytest.mark.also("sockets")
 def test_a_timeout_says_who_is_missing():
     run(_times_out, 2, group_timeout=0.3)
 
