@@ -137,7 +137,7 @@ def _run_mpi(
     environ = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE", "MASTER_PORT")}
     environ["PYTHONPATH"] = os.pathsep.join([str(_ROOT), *filter(None, sys.path)])
     # What killed ranks leave of the memory that MPI shares goes with the folder.
-    with tempfile.TemporaryDirectory(prefix="ranks-", dir="/dev/shm") as folder, tempfile.TemporaryFile("w+") as said:
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as said:
         environ["OMPI_MCA_btl_sm_backing_directory"] = folder
         process = subprocess.Popen(
             [*command, *_OPTIONS[name], "-n", str(size), sys.executable, "-m", "tests.backends.jobs", folder, call],

@@ -74,7 +74,7 @@ class Ranks:
         command = [*mpirun(), "--runtime-options", "continuous", "-n", str(size)]
         command += [sys.executable, str(Path(__file__).with_name("mpi_rank.py"))]
         # What killed ranks leave of the memory that MPI shares goes with the folder.
-        self._folder = tempfile.TemporaryDirectory(prefix="ranks-", dir="/dev/shm")
+        self._folder = tempfile.TemporaryDirectory()
         environ = {**os.environ, "OMPI_MCA_btl_sm_backing_directory": self._folder.name}
         with socket.socket(socket.AF_UNIX) as listener:
             address = f"{self._folder.name}/ranks"
