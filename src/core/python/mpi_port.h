@@ -5,8 +5,10 @@
 #pragma once
 
 #include <nanobind/nanobind.h>
+#include <sched.h>
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -41,6 +43,8 @@ class MpiPort {
     // What has come that is for the interpreter: (source, kind, tag, size of the body, head).
     nanobind::list take();
     bool sending() const { return !leaving_.empty(); }
+    // A rank is gone: what has not left to it never will. Returns whether there is such, which MPI may yet read.
+    bool abandon(uint32_t rank);
     // From now on only the interpreter decides: this process is another one, or the job is over.
     void disable() { enabled_ = false; }
     // Receive nothing more.
@@ -78,8 +82,11 @@ class MpiPort {
     nanobind::object last() const;
 
   private:
-    static constexpr uint32_t most = 512;  // bytes that a rank gives in a call, or that a message has
+    static constexpr uint16_t kind_data = 1, kind_slot = 4;  // of messages; others are the interpreter's
+    static constexpr uint32_t most = 512;                    // bytes that a rank gives in a call, or that a message has
     static constexpr int posted_count = 8;
+    // How long a caller waits with the GIL held, and where others need its processor before they can answer.
+    static constexpr auto patience = std::chrono::microseconds(100), patience_crowded = std::chrono::microseconds(1000);
 
     struct Prefix {  // of each message of MPI
         uint16_t kind, tag;
@@ -108,6 +115,7 @@ class MpiPort {
     };
     struct Message {
         uint64_t request;
+        uint32_t to;
         std::vector<std::byte> memory;
     };
     struct Arrived {
@@ -133,8 +141,23 @@ class MpiPort {
     // Begin a call, and wait for a moment; null unless all is here, and alike.
     Gathering* call(Heading& heading, const void* content, uint32_t bytes);
     void end(Gathering& gathering);
+    // Take in what comes until something is true; false if that takes long, or something is for the interpreter.
     template <typename Ready>
-    bool spin(Ready&& ready);
+    bool spin(Ready&& ready) {
+        auto until = std::chrono::steady_clock::time_point{};
+        for (uint32_t n = 0;; ++n) {
+            poll();
+            if (ready()) return true;
+            if (!inbox_.empty()) return false;
+            if (crowded_) sched_yield();
+            if ((n & 15) != 15) continue;
+            auto now = std::chrono::steady_clock::now();
+            if (n == 15)
+                until = now + (crowded_ ? patience_crowded : patience);
+            else if (now > until)
+                return false;
+        }
+    }
 
     Calls calls_;
     MpiHandle comm_, byte_;

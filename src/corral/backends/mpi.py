@@ -6,6 +6,7 @@ for a moment, then after pauses that grow to a millisecond.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import time
@@ -119,6 +120,7 @@ class MpiTransport(Transport):
         self._gone: dict[int, str] = {}
         self._ending: dict[int, float] = {}  # ranks whose processes end, and when to wait no longer to see how
         self._kept: list[_Transfer] = []  # of ranks that are lost: MPI may yet touch their memory
+        self._keeps = False  # whether the same is true of heads
         self._bodies = [0] * self.size  # sent to each rank
         self._looked = 0.0
         self._at_exit = AtExit(self._end)
@@ -267,6 +269,7 @@ class MpiTransport(Transport):
                 self._kept.append(transfer)
                 transfer.end(DistNetworkError(f"rank {rank} {how}"))
         self._moving = [transfer for transfer in self._moving if not transfer._done]
+        self._keeps = self.port.abandon(rank) or self._keeps
 
     def lost(self) -> Mapping[int, str]:
         now = time.monotonic()
@@ -321,7 +324,8 @@ class MpiTransport(Transport):
         deadline = time.monotonic() + timeout
         for rank in range(self.size):
             if rank != self.rank and rank not in self._gone:
-                self.port.send(rank, kind, 0, 0, b"")
+                with contextlib.suppress(RuntimeError):  # it is gone
+                    self.port.send(rank, kind, 0, 0, b"")
         while (self._moving or self.port.sending()) and time.monotonic() < deadline:
             self.wait(min(_LOOK, deadline - time.monotonic()))
             self._moving = [transfer for transfer in self._moving if not transfer.look()]
@@ -329,7 +333,7 @@ class MpiTransport(Transport):
         self.port.close()
         self._processes.close()
         # A communicator made later could be mistaken for a freed one by ranks that still send in it.
-        if sent and not self._kept and len(self._gone) == self.size - 1:
+        if sent and not self._kept and not self._keeps and len(self._gone) == self.size - 1:
             self._comm.Free()
         self._comm = MPI.COMM_NULL
 
