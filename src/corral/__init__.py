@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from corral.tensordict import is_tensorclass as is_tensorclass
     from corral.tensordict import lazy_stack as lazy_stack
     from corral.tensordict import maybe_dense_stack as maybe_dense_stack
+    from corral.tensordict import pad as pad
+    from corral.tensordict import pad_sequence as pad_sequence
     from corral.tensordict import stack as stack
     from corral.tensordict import tensorclass as tensorclass
     from corral.tensordict.persistent import PersistentTensorDict as PersistentTensorDict
@@ -85,6 +87,8 @@ _EXPORTS = {
     "gather": "corral.functional",
     "gather_and_stack": "corral.functional",
     "launch": "corral.launcher",
+    "pad": "corral.tensordict",
+    "pad_sequence": "corral.tensordict",
     "recv": "corral.functional",
     "reduce": "corral.functional",
     "scatter": "corral.functional",
@@ -99,12 +103,14 @@ __all__ = [
     "DistStoreError",
     "DistTimeoutError",
     "LaunchError",
+    "LazyStackedTensorDict",
     "MemoryMappedTensor",
     "MismatchError",
     "NonTensorData",
     "NonTensorStack",
     "PeerLostError",
     "PersistentTensorDict",
+    "TensorClass",
     "TensorDict",
     "TensorDictBase",
     "__version__",
@@ -113,16 +119,24 @@ __all__ = [
     "all_to_all",
     "broadcast",
     "cat",
+    "dense_stack_tds",
     "distributed",
     "empty",
+    "from_dataclass",
     "gather",
     "gather_and_stack",
+    "is_tensorclass",
     "launch",
+    "lazy_stack",
+    "maybe_dense_stack",
+    "pad",
+    "pad_sequence",
     "recv",
     "reduce",
     "scatter",
     "send",
     "stack",
+    "tensorclass",
 ]
 
 

@@ -230,6 +230,7 @@ void register_mpi_port(nb::module_& m) {
         .def("poll", &MpiPort::poll)
         .def("take", &MpiPort::take, nb::sig("def take(self) -> list[tuple[int, int, int, int, bytes]]"))
         .def("sending", &MpiPort::sending)
+        .def("heard", &MpiPort::heard, "rank"_a)
         .def("abandon", &MpiPort::abandon, "rank"_a)
         .def("disable", &MpiPort::disable)
         .def("close", &MpiPort::close)

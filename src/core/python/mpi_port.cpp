@@ -1,5 +1,6 @@
 #include "mpi_port.h"
 
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -46,7 +47,9 @@ MpiPort::MpiPort(Calls calls, MpiHandle comm, MpiHandle byte, int anyone, int ta
       head_limit_(head_limit),
       crowded_(static_cast<long>(size) > sysconf(_SC_NPROCESSORS_ONLN)),
       credit_(size),
-      owed_(size) {
+      owed_(size),
+      gone_(size),
+      heard_(size) {
     for (auto& message : posted_) {
         message.memory.resize(sizeof(Prefix) + head_limit);
         post(message);
@@ -62,6 +65,7 @@ void MpiPort::post(Message& message) {
 }
 
 void MpiPort::start(uint32_t to, const Prefix& prefix, const void* head, const void* rest, size_t rest_bytes) {
+    if (gone_[to]) return;
     size_t first = prefix.bytes - rest_bytes;
     std::unique_ptr<Message> message;
     if (spare_.empty()) {
@@ -124,6 +128,7 @@ bool MpiPort::poll() {
 }
 
 bool MpiPort::abandon(uint32_t rank) {
+    gone_.at(rank) = true;
     auto theirs = std::ranges::partition(leaving_, [&](auto& message) { return message->to != rank; });
     bool any = !theirs.empty();
     for (auto& message : theirs) message.release();  // for ever
@@ -136,6 +141,9 @@ void MpiPort::accept(const std::byte* data, size_t bytes) {
     if (bytes < sizeof prefix) return;
     std::memcpy(&prefix, data, sizeof prefix);
     if (prefix.source >= size_) return;
+    timespec now{};
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);  // a tenth of what the exact time costs
+    heard_[prefix.source] = static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
     const std::byte* head = data + sizeof prefix;
     if (prefix.bytes != bytes - sizeof prefix) {
         prefix.kind = 0;  // the interpreter says that this makes no sense
@@ -173,7 +181,7 @@ void MpiPort::close() {
 // Messages ----------------------------------------------------------------------------------------------------------
 
 MpiPort::Sent MpiPort::send_message(uint64_t context, uint32_t to, uint64_t tag, nb::handle buffers) {
-    if (!enabled_ || to >= size_ || to == rank_) return Sent::no;
+    if (!enabled_ || to >= size_ || to == rank_ || gone_[to]) return Sent::no;
     Payload payload;
     need(payload.add_all(buffers.ptr(), Payload::Access::read));
     uint64_t bytes = payload.spans.total();

@@ -43,8 +43,11 @@ class MpiPort {
     // What has come that is for the interpreter: (source, kind, tag, size of the body, head).
     nanobind::list take();
     bool sending() const { return !leaving_.empty(); }
-    // A rank is gone: what has not left to it never will. Returns whether there is such, which MPI may yet read.
+    // A rank is gone: what has not left to it never will, and nothing more is sent to it. Returns whether there is
+    // something that MPI may yet read.
     bool abandon(uint32_t rank);
+    // When something last came from a rank, within some milliseconds, by the clock of time.monotonic().
+    double heard(uint32_t rank) const { return heard_.at(rank); }
     // From now on only the interpreter decides: this process is another one, or the job is over.
     void disable() { enabled_ = false; }
     // Receive nothing more.
@@ -166,6 +169,8 @@ class MpiPort {
     bool enabled_ = true, crowded_;
     std::array<Message, posted_count> posted_;
     std::vector<uint64_t> credit_, owed_;  // see post.py
+    std::vector<bool> gone_;
+    std::vector<double> heard_;
     int at_ = 0;
     bool spent_ = false;  // the receive before the next one is yet to be posted anew
     std::vector<std::unique_ptr<Message>> leaving_, spare_;

@@ -306,6 +306,9 @@ class MpiTransport(Transport):
                 return
             now = time.monotonic()
 
+    def heard(self, rank: int) -> float:
+        return self.port.heard(rank)
+
     def wake(self) -> None:
         self._signal.set()
 

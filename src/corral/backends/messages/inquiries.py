@@ -93,7 +93,7 @@ class Inquiries:
         if rank in self.job.lost:
             return f"{who} {self.job.peers.end_text(rank)}"
         if answer is None:
-            silent = time.monotonic() - self.job.heard[rank]
+            silent = time.monotonic() - max(self.job.heard[rank], self.job.transport.heard(rank))
             return (
                 f"{who} does not answer: it is in none of corral's operations, or stopped, and nothing has come from "
                 f"it for {silent:.1f} s"

@@ -146,6 +146,10 @@ class Transport(abc.ABC):
         from that rank has been taken by `arrivals`. Empty where an engine cannot know.
         """
 
+    def heard(self, rank: int) -> float:
+        """When something last came from a rank, by `time.monotonic`, that `arrivals` does not tell of."""
+        return 0.0
+
     @abc.abstractmethod
     def close(self, timeout: float) -> None:
         """Deliver what was sent, for at most some seconds, and release everything."""
