@@ -16,6 +16,7 @@ from corral.tensordict.base import Base, NestedKey, Size, unravel_key
 from corral.tensordict.finding import split
 from corral.tensordict.keys import Keys
 from corral.tensordict.names import after_index
+from corral.tensordict.updating import _chosen
 
 __all__ = ["Indexing"]
 
@@ -191,9 +192,8 @@ class Indexing(Keys):
     ) -> Self:
         """Write a part of the batch of every entry that a dict or TensorDict has, or only of `keys_to_update`."""
         wanted = None if keys_to_update is None else [unravel_key(key) for key in keys_to_update]
-        self._refuse_misfit_rows(
-            input_dict_or_td, indexed_size(self._batch_size, normalize(idx, len(self._batch_size)))
-        )
+        rows = indexed_size(self._batch_size, normalize(idx, len(self._batch_size)))
+        self._refuse_misfit_rows(input_dict_or_td if wanted is None else _chosen(input_dict_or_td, wanted), rows)
         for key, value in input_dict_or_td.items():
             if wanted is None:
                 self.set_at_(key, value, idx)

@@ -143,8 +143,12 @@ class Updating(Finding):
             elif hasattr(current, "shape"):
                 self._fitting(first, value, self._shape_of(first, current), loosely)
 
-    def _refuse_misfit_rows(self, entries: Any, size: Size) -> None:
-        """Raise if an entry that is to be written into rows does not fit them, so that none is written."""
+    def _refuse_misfit_rows(self, entries: Any, size: Size, dims: int | None = None) -> None:
+        """Raise if an entry that is to be written into rows does not fit them, so that none is written.
+
+        `size` is that of the rows, in the place of `dims` dimensions: those of the TensorDict that is indexed.
+        """
+        dims = len(self._batch_size) if dims is None else dims
         outline: Any = self._outline() if self._in_file else self  # type: ignore[attr-defined]  # nothing is read
         mine = dict(outline._peeks())
         if getattr(entries, "_in_file", False):
@@ -153,11 +157,11 @@ class Updating(Finding):
             current = mine.get(key)
             if isinstance(current, Base):
                 if isinstance(current, Updating) and not current._holds_objects and _is_dictionary(value):
-                    current._refuse_misfit_rows(value, size)
+                    current._refuse_misfit_rows(value, size, dims)
                 continue
             if current is None or not hasattr(value, "shape") or isinstance(value, Base):
                 continue
-            target = (*size, *current.shape[len(self._batch_size) :])
+            target = (*size, *current.shape[dims:])
             shape = tuple(value.shape)
             rest = target[len(target) - len(shape) :]
             if len(shape) > len(target) or not all(
