@@ -214,7 +214,7 @@ class Job:
         """Wait for the end of an operation that was started."""
         if not operation.done:
             self._wait(operation, timeout, False)
-        elif operation.failure is not None and self._uses(operation) and not self._over():
+        elif operation.failure is not None and self._uses(operation):
             self.call(lambda: self._settle(operation))
 
     def poll(self, operation: Operation) -> bool:
@@ -319,7 +319,7 @@ class Job:
             self.strays.keep(moving)
 
     def _uses(self, operation: Operation) -> list[Moving]:
-        return [each for each in self._moving if each.operation is operation]
+        return [] if self._over() else [each for each in self._moving if each.operation is operation]
 
     def busy(self) -> bool:
         """Whether something is under way that nobody waits for."""
