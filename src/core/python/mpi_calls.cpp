@@ -218,7 +218,7 @@ void register_mpi_port(nb::module_& m) {
             "__init__",
             [](MpiPort* self, const std::vector<uintptr_t>& functions, uintptr_t comm, uintptr_t byte, int anyone,
                int tag, uint32_t rank, uint32_t size, uint32_t head_limit) {
-                if (functions.size() != 5) throw nb::value_error("the addresses of five functions are needed");
+                if (functions.size() != 8) throw nb::value_error("the addresses of eight functions are needed");
                 MpiPort::Calls calls;
                 std::memcpy(&calls, functions.data(), sizeof calls);
                 new (self) MpiPort(calls, comm, byte, anyone, tag, rank, size, head_limit);

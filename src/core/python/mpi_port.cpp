@@ -95,19 +95,50 @@ void MpiPort::send(uint32_t to, uint16_t kind, uint16_t tag, uint64_t body, nb::
 
 // Take in one head, if one has come.
 bool MpiPort::step() {
+    int complete = 0, bytes = 0;
+    if (probes_) {
+        uint64_t arrived = 0;
+        check(calls_.improbe(anyone_, tag_, comm_, &complete, &arrived, status_.data()), "MPI_Improbe");
+        if (!complete) return false;
+        check(calls_.count(status_.data(), byte_, &bytes), "MPI_Get_count");
+        std::vector<std::byte> memory(static_cast<size_t>(std::max(bytes, 0)));
+        check(calls_.mrecv(memory.data(), bytes, byte_, &arrived, status_.data()), "MPI_Mrecv");
+        accept(memory.data(), memory.size());
+        return true;
+    }
     if (spent_) {  // only now: whoever the last one was for does not wait for that
         spent_ = false;
         post(posted_[(at_ + posted_count - 1) % posted_count]);
     }
     Message& message = posted_[at_];
-    int complete = 0, bytes = 0;
-    check(calls_.test(&message.request, &complete, status_.data()), "MPI_Test");
+    if (int code = calls_.test(&message.request, &complete, status_.data()); code != 0) {
+        probes_ = true;
+        withdraw();
+        check(code, "MPI_Test");
+    }
     if (!complete) return false;
     check(calls_.count(status_.data(), byte_, &bytes), "MPI_Get_count");
     at_ = (at_ + 1) % posted_count;
     spent_ = true;
     accept(message.memory.data(), static_cast<size_t>(std::max(bytes, 0)));
     return true;
+}
+
+// Have no receives any more, but keep what has come into them.
+void MpiPort::withdraw() {
+    for (int k = 0; k < posted_count - (spent_ ? 1 : 0); ++k) {
+        Message& message = posted_[(at_ + k) % posted_count];
+        calls_.cancel(&message.request);  // may fail, if it has ended
+        int complete = 0, cancelled = 0, bytes = 0, code = 0;
+        for (int tries = 0; tries < 1000 && !complete && code == 0; ++tries)
+            code = calls_.test(&message.request, &complete, status_.data());
+        if (!complete) {
+            new std::vector<std::byte>(std::move(message.memory));  // for ever: MPI may yet write there
+        } else if (code == 0 && calls_.cancelled(status_.data(), &cancelled) == 0 && !cancelled &&
+                   calls_.count(status_.data(), byte_, &bytes) == 0 && bytes > 0) {
+            accept(message.memory.data(), static_cast<size_t>(bytes));
+        }
+    }
 }
 
 bool MpiPort::poll() {
@@ -168,14 +199,7 @@ void MpiPort::close() {
     enabled_ = false;
     for (auto& message : leaving_) message.release();  // for ever: MPI may yet read it
     leaving_.clear();
-    if (std::exchange(spent_, false)) post(posted_[(at_ + posted_count - 1) % posted_count]);
-    for (auto& message : posted_) {
-        int complete = 0;
-        if (calls_.cancel(&message.request) != 0) continue;
-        for (int tries = 0; tries < 1000 && !complete; ++tries)
-            if (calls_.test(&message.request, &complete, status_.data()) != 0) break;
-        if (!complete) new std::vector<std::byte>(std::move(message.memory));  // MPI may yet write there
-    }
+    if (!std::exchange(probes_, true)) withdraw();
 }
 
 // Messages ----------------------------------------------------------------------------------------------------------

@@ -29,6 +29,9 @@ class MpiPort {
         int (*test)(void*, int*, void*);
         int (*count)(const void*, MpiHandle, int*);
         int (*cancel)(void*);
+        int (*cancelled)(const void*, int*);
+        int (*improbe)(int, int, MpiHandle, int*, void*, void*);
+        int (*mrecv)(void*, int, MpiHandle, void*, void*);
     };
 
     MpiPort(Calls calls, MpiHandle comm, MpiHandle byte, int anyone, int tag, uint32_t rank, uint32_t size,
@@ -133,6 +136,7 @@ class MpiPort {
     };
 
     void post(Message& message);
+    void withdraw();
     bool step();
     void start(uint32_t to, const Prefix& prefix, const void* head, const void* rest, size_t rest_bytes);
     void accept(const std::byte* data, size_t bytes);
@@ -172,6 +176,8 @@ class MpiPort {
     std::vector<bool> gone_;
     std::vector<double> heard_;
     int at_ = 0;
+    // Whether it is asked what has come: receives that are posted may not survive the failure of a rank.
+    bool probes_ = false;
     bool spent_ = false;  // the receive before the next one is yet to be posted anew
     std::vector<std::unique_ptr<Message>> leaving_, spare_;
     std::deque<Arrived> inbox_;

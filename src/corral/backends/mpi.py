@@ -43,7 +43,10 @@ _LOOK = 0.02  # seconds between two looks for ranks that have ended
 _MOMENT = 0.2  # seconds in which a process that says so is seen to end
 _LAST_WORDS = 1.0  # seconds for telling the others that this process ends
 _MOST_AT_ONCE = 16  # ranks that tell each other what they call, each all others
-_FUNCTIONS = ("MPI_Isend", "MPI_Irecv", "MPI_Test", "MPI_Get_count", "MPI_Cancel")
+_FUNCTIONS = (
+    *("MPI_Isend", "MPI_Irecv", "MPI_Test", "MPI_Get_count"),
+    *("MPI_Cancel", "MPI_Test_cancelled", "MPI_Improbe", "MPI_Mrecv"),
+)
 
 
 class _Transfer(Movement):
