@@ -111,7 +111,7 @@ class MpiTransport(Transport):
                 "MPI was initialized for use by one thread only; corral needs MPI_THREAD_SERIALIZED at least: set "
                 "mpi4py.rc.thread_level = 'multiple' before the first `from mpi4py import MPI`"
             )
-        self._comm = comm.Dup()
+        self._comm: Any = comm.Dup()
         self._comm.Set_errhandler(MPI.ERRORS_RETURN)
         self.rank, self.size = self._comm.rank, self._comm.size
         places = [Place.decode(place) for place in self._comm.allgather(here().encode())]
