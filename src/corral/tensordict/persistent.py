@@ -333,8 +333,8 @@ class PersistentTensorDict(Stored):
         else:
             super().__setitem__(index, value)
 
-    def _refuse_misfit_rows(self, entries: Any, size: Size) -> None:
-        self._outline()._refuse_misfit_rows(entries, size)
+    def _refuse_misfit_rows(self, entries: Any, size: Size, dims: int | None = None) -> None:
+        self._outline()._refuse_misfit_rows(entries, size, dims)
 
     def _missing(self, value: Base, dims: int, path: tuple[str, ...]) -> Any:
         missing = self._outline()._missing(value, dims, path)  # which does not have objects
