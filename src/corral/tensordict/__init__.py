@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from corral.tensordict.abstract import TensorDictBase
 from corral.tensordict.assembling import cat, stack
-from corral.tensordict.base import KeyThroughLeafError, NestedKey, Size, unravel_key
 from corral.tensordict.dense import TensorDict
 from corral.tensordict.lazy import LazyStackedTensorDict, dense_stack_tds, lazy_stack, maybe_dense_stack
+from corral.tensordict.nested_keys import KeyThroughLeafError, NestedKey, unravel_key
 from corral.tensordict.nontensor import NonTensorData, NonTensorStack
 from corral.tensordict.padding import pad, pad_sequence
+from corral.tensordict.sizes import Size
 from corral.tensordict.tensorclass_base import TensorClass, is_tensorclass, tensorclass
 from corral.tensordict.tensorclass_dataclasses import from_dataclass
 

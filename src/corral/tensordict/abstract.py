@@ -10,7 +10,7 @@ from typing import Any, Self
 from corral.arrays.operations import clone as clone_array
 from corral.tensordict import assembling
 from corral.tensordict.arithmetic import Arithmetic
-from corral.tensordict.base import Base, Size, as_size
+from corral.tensordict.base import Base
 from corral.tensordict.casting import Casting
 from corral.tensordict.consolidation import Consolidation
 from corral.tensordict.conversion import Conversion
@@ -33,6 +33,7 @@ from corral.tensordict.rearranging import Rearranging
 from corral.tensordict.reductions import Reductions
 from corral.tensordict.selecting import Selecting
 from corral.tensordict.sharing import Sharing
+from corral.tensordict.sizes import Size, as_size
 from corral.tensordict.splitting import Splitting
 from corral.tensordict.state import State
 from corral.tensordict.stores import Stores

@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 from corral.arrays.libraries import copy_into, library_of
 from corral.arrays.operations import cat as cat_arrays
 from corral.arrays.operations import stack as stack_arrays
-from corral.tensordict.base import Base, Size
+from corral.tensordict.base import Base
 from corral.tensordict.names import Names, inserted
+from corral.tensordict.sizes import Size
 
 __all__ = ["cat", "stack"]
 

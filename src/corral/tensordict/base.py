@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import operator
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Self, TypeAlias
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -15,10 +14,10 @@ from corral.arrays.libraries import convert, library_of
 from corral.arrays.operations import as_array, device_of
 from corral.tensordict.blocks import Blocks, undone
 from corral.tensordict.names import Named, Names, merged
+from corral.tensordict.nested_keys import NestedKey, unravel_key
+from corral.tensordict.sizes import Size, as_size
 
-__all__ = ["Base", "KeyThroughLeafError", "NestedKey", "Size", "unravel_key"]
-
-NestedKey: TypeAlias = str | tuple[Any, ...]
+__all__ = ["Base", "device_name"]
 
 _LOCKED = (
     "Cannot modify locked TensorDict. For in-place modification, consider using the `set_()` method and make "
@@ -28,72 +27,6 @@ _LOCKED = (
 
 _leaf_types: set[type[Any]] = {np.ndarray}
 """Types of leaves that have been met."""
-
-
-class KeyThroughLeafError(ValueError, KeyError):
-    """A nested key leads through an entry that is an array."""
-
-
-class Size(tuple[int, ...]):
-    """A shape: a tuple of integers.
-
-    Examples
-    --------
-    >>> Size((2, 3)).numel(), Size((2, 3)) == (2, 3)
-    (6, True)
-    """
-
-    __slots__ = ()
-
-    def numel(self) -> int:
-        """Return the number of elements of an array of this shape."""
-        return math.prod(self)
-
-    def __repr__(self) -> str:
-        return f"Size({list(self)})"
-
-
-def as_size(value: Any) -> Size:
-    """Return a shape given as a sequence, an integer or nothing."""
-    if value is None:
-        return Size()
-    if isinstance(value, int):
-        return Size((int(value),))
-    try:
-        if not isinstance(value, (str, bytes)):
-            return Size(map(operator.index, value))
-    except TypeError:
-        if hasattr(value, "__index__"):  # a number of NumPy's
-            return Size((operator.index(value),))
-    raise TypeError(f"a batch size is a sequence of integers, got {value!r}")
-
-
-def unravel_key(key: Any) -> NestedKey:
-    """Return a key as a string, or a tuple of two or more strings.
-
-    Examples
-    --------
-    >>> unravel_key(("a", ("b", "c"))), unravel_key(("a",))
-    (('a', 'b', 'c'), 'a')
-    """
-    if isinstance(key, str):
-        return key
-    if type(key) is tuple and len(key) > 1 and {*map(type, key)} == {str}:
-        return key
-    flat = tuple(_strings(key))
-    if not flat:
-        raise ValueError("a key must not be an empty tuple")
-    return flat[0] if len(flat) == 1 else flat
-
-
-def _strings(key: Any) -> Iterable[str]:
-    for part in key if isinstance(key, tuple) else (key,):
-        if isinstance(part, str):
-            yield part
-        elif isinstance(part, tuple):
-            yield from _strings(part)
-        else:
-            raise TypeError(f"a key must be a string or a tuple of strings, got {type(part).__name__}: {key!r}")
 
 
 def device_name(device: Any) -> str | None:

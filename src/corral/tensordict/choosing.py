@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Self
 
-from corral.tensordict.base import Base, NestedKey, unravel_key
+from corral.tensordict.base import Base
 from corral.tensordict.blocks import undone
 from corral.tensordict.finding import MISSING, split
 from corral.tensordict.keys import Keys
+from corral.tensordict.nested_keys import NestedKey, unravel_key
 
 __all__ = ["Choosing"]
 

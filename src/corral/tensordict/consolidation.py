@@ -18,10 +18,11 @@ import numpy as np
 from corral.arrays.libraries import Library, copy_into, dtype_name, library_of, to_numpy
 from corral.arrays.mapped import dtype_of, map_file, numpy_dtype
 from corral.arrays.operations import nbytes
-from corral.tensordict.base import Base, Size
+from corral.tensordict.base import Base
 from corral.tensordict.directories import dtype_in, in_json, sizes
 from corral.tensordict.names import some_names
 from corral.tensordict.sharing import Sharing
+from corral.tensordict.sizes import Size
 from corral.wire.entries import in_class, make_lazy
 from corral.wire.errors import CodecError
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from corral.arrays.libraries import convert, dtype_name, to_numpy
 from corral.arrays.operations import canonically_contiguous, cast, contiguous, nbytes
-from corral.tensordict.base import Base, Size, device_name
+from corral.tensordict.base import Base, device_name
+from corral.tensordict.sizes import Size
 
 __all__ = ["Conversion"]
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from corral.tensordict.base import Base, Size, as_size, unravel_key
+from corral.tensordict.base import Base
 from corral.tensordict.keys import Keys
+from corral.tensordict.nested_keys import unravel_key
+from corral.tensordict.sizes import Size, as_size
 
 __all__ = ["Converting"]
 

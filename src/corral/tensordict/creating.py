@@ -10,7 +10,9 @@ import numpy as np
 from corral.arrays import creating as arrays
 from corral.arrays.libraries import library_of
 from corral.arrays.operations import device_of
-from corral.tensordict.base import Base, NestedKey, Size, device_name
+from corral.tensordict.base import Base, device_name
+from corral.tensordict.nested_keys import NestedKey
+from corral.tensordict.sizes import Size
 
 __all__ = ["Creating"]
 

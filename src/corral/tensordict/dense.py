@@ -8,7 +8,8 @@ from typing import Any, Self
 
 from corral.tensordict import pytrees
 from corral.tensordict.abstract import TensorDictBase
-from corral.tensordict.base import Base, as_size, device_name
+from corral.tensordict.base import Base, device_name
+from corral.tensordict.sizes import as_size
 
 __all__ = ["TensorDict"]
 

@@ -9,8 +9,9 @@ from typing import Any
 from corral.arrays.dtypes import EXTENDED
 from corral.arrays.libraries import convert, dtype_name, library_of, to_numpy
 from corral.tensordict import hdf5, stored_values, zarr_stores
-from corral.tensordict.base import Base, Size
+from corral.tensordict.base import Base
 from corral.tensordict.nontensor import NonTensorData
+from corral.tensordict.sizes import Size
 
 __all__ = ["Entries"]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from corral.tensordict.base import Base, KeyThroughLeafError, NestedKey, unravel_key
+from corral.tensordict.base import Base
+from corral.tensordict.nested_keys import KeyThroughLeafError, NestedKey, unravel_key
 
 __all__ = ["MISSING", "Finding", "split"]
 

@@ -12,10 +12,12 @@ from corral.arrays.indexing import assign, is_mask, normalize, take, taker
 from corral.arrays.libraries import is_traced
 from corral.arrays.operations import as_array
 from corral.arrays.operations import unbind as unbind_array
-from corral.tensordict.base import Base, NestedKey, Size, unravel_key
+from corral.tensordict.base import Base
 from corral.tensordict.finding import split
 from corral.tensordict.keys import Keys
 from corral.tensordict.names import after_index
+from corral.tensordict.nested_keys import NestedKey, unravel_key
+from corral.tensordict.sizes import Size
 from corral.tensordict.updating import _chosen
 
 __all__ = ["Indexing"]

@@ -8,8 +8,9 @@ from typing import Any, Self
 
 from corral.arrays.operations import device_of, is_contiguous
 from corral.arrays.padding import padded
-from corral.tensordict.base import Base, NestedKey
+from corral.tensordict.base import Base
 from corral.tensordict.indexing import Indexing
+from corral.tensordict.nested_keys import NestedKey
 
 __all__ = ["Inspecting"]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Self
 
-from corral.tensordict.base import Base, KeyThroughLeafError, NestedKey, device_name
+from corral.tensordict.base import Base, device_name
 from corral.tensordict.finding import MISSING, split
+from corral.tensordict.nested_keys import KeyThroughLeafError, NestedKey
 from corral.tensordict.updating import Updating
 from corral.tensordict.views import ItemsView, KeysView, ValuesView
 

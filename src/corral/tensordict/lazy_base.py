@@ -8,10 +8,11 @@ from typing import Any, ClassVar, Self
 
 from corral.tensordict import assembling
 from corral.tensordict.abstract import TensorDictBase
-from corral.tensordict.base import Base, Size, as_size
+from corral.tensordict.base import Base
 from corral.tensordict.dense import TensorDict
 from corral.tensordict.lazy_entries import LazyEntries, common_shape
 from corral.tensordict.names import Names
+from corral.tensordict.sizes import Size, as_size
 from corral.tensordict.tensorclass_kinds import common_class, stored_as
 
 __all__ = ["LazyBase"]

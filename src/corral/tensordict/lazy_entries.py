@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from corral.arrays.operations import stack as stack_arrays
 from corral.arrays.operations import unbind as unbind_array
-from corral.tensordict.base import Base, Size
+from corral.tensordict.base import Base
+from corral.tensordict.sizes import Size
 
 __all__ = ["LazyEntries", "Ragged", "common_shape"]
 

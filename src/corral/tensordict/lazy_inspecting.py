@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
-from corral.tensordict.base import Base, NestedKey, Size
+from corral.tensordict.base import Base
 from corral.tensordict.dense import TensorDict
 from corral.tensordict.finding import split
 from corral.tensordict.lazy_base import LazyBase
 from corral.tensordict.lazy_entries import Ragged
+from corral.tensordict.nested_keys import NestedKey
+from corral.tensordict.sizes import Size
 
 __all__ = ["LazyInspecting"]
 

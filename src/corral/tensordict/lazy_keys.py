@@ -9,11 +9,13 @@ from corral.arrays.operations import as_array
 from corral.arrays.operations import expand as expand_array
 from corral.arrays.padding import nested, pad_stack
 from corral.tensordict.abstract import TensorDictBase
-from corral.tensordict.base import Base, NestedKey, Size, unravel_key
+from corral.tensordict.base import Base
 from corral.tensordict.blocks import undone
 from corral.tensordict.dense import TensorDict
 from corral.tensordict.finding import MISSING
 from corral.tensordict.lazy_parts import LazyParts
+from corral.tensordict.nested_keys import NestedKey, unravel_key
+from corral.tensordict.sizes import Size
 from corral.tensordict.updating import _chosen, _structure
 
 __all__ = ["LazyKeys"]

@@ -11,13 +11,14 @@ import numpy as np
 from corral.arrays.indexing import normalize
 from corral.arrays.operations import expand as expand_array
 from corral.arrays.operations import unbind as unbind_array
-from corral.tensordict.base import Base, Size
+from corral.tensordict.base import Base
 from corral.tensordict.blocks import undone
 from corral.tensordict.indexing import indexed_size
 from corral.tensordict.lazy_base import LazyBase
 from corral.tensordict.lazy_indexing import Grid, Member, locate
 from corral.tensordict.names import Names
 from corral.tensordict.shaping import _shape as shape_of
+from corral.tensordict.sizes import Size
 
 __all__ = ["LazyParts"]
 

@@ -7,9 +7,10 @@ from typing import Any, Self
 
 from corral.arrays.operations import expand as expand_array
 from corral.arrays.operations import unbind as unbind_array
-from corral.tensordict.base import Base, Size
+from corral.tensordict.base import Base
 from corral.tensordict.lazy_base import LazyBase
 from corral.tensordict.printing import fields_text, head_text
+from corral.tensordict.sizes import Size
 
 __all__ = ["LazyValues"]
 

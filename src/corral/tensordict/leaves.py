@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias, TypeVar
 
-from corral.tensordict.base import Base, Size, unravel_key
+from corral.tensordict.base import Base
 from corral.tensordict.names import Names
+from corral.tensordict.nested_keys import unravel_key
+from corral.tensordict.sizes import Size
 
 __all__ = ["Path", "leaves_like", "leaves_of", "mapped", "rebuilt", "renamed", "rewrite", "slots", "zipped"]
 

@@ -11,8 +11,10 @@ from corral.arrays.libraries import Library
 from corral.arrays.mapped import dtype_of, map_file
 from corral.arrays.operations import nbytes
 from corral.tensordict import directories
-from corral.tensordict.base import Base, Size, device_name, unravel_key
+from corral.tensordict.base import Base, device_name
+from corral.tensordict.nested_keys import unravel_key
 from corral.tensordict.progress import Bar
+from corral.tensordict.sizes import Size
 
 __all__ = ["Loader", "Loading"]
 

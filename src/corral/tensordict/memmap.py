@@ -13,9 +13,10 @@ from corral.arrays.libraries import Library, library_of
 from corral.arrays.mapped import dtype_of
 from corral.arrays.operations import as_array
 from corral.tensordict import directories
-from corral.tensordict.base import Size, as_size, unravel_key
+from corral.tensordict.nested_keys import unravel_key
 from corral.tensordict.saving import Options, Saving, leaf_to_file, on_host
 from corral.tensordict.sharing import _shared_bytes
+from corral.tensordict.sizes import Size, as_size
 
 __all__ = ["MemoryMapping", "template"]
 

@@ -11,10 +11,11 @@ import numpy as np
 
 from corral.arrays.indexing import normalize
 from corral.tensordict import pytrees
-from corral.tensordict.base import Size, as_size, device_name
+from corral.tensordict.base import device_name
 from corral.tensordict.names import Names
 from corral.tensordict.nontensor_base import ObjectEntry, added_by, cells_of, common_device, refuse_arrays
 from corral.tensordict.object_arrays import cells, copied, equal, filled, is_one, nested_list, partly_filled, stacked
+from corral.tensordict.sizes import Size, as_size
 
 __all__ = ["NonTensorData", "NonTensorStack"]
 

@@ -13,12 +13,13 @@ from corral.arrays.gathering import gather
 from corral.arrays.indexing import take
 from corral.arrays.libraries import is_array, library_of, to_numpy
 from corral.tensordict.abstract import TensorDictBase
-from corral.tensordict.base import Base, Size
+from corral.tensordict.base import Base
 from corral.tensordict.dense import TensorDict
 from corral.tensordict.names import Names
 from corral.tensordict.nontensor_files import ObjectFiles
 from corral.tensordict.object_arrays import cells, equal, filled, joined, nested_list, stacked
 from corral.tensordict.shaping import Unsqueezing
+from corral.tensordict.sizes import Size
 
 __all__ = ["ObjectEntry", "added_by", "cells_of", "common_device", "refuse_arrays"]
 

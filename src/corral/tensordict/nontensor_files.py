@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from corral.tensordict import directories
-from corral.tensordict.base import Size
 from corral.tensordict.object_arrays import cells
 from corral.tensordict.saving import Options, Saving
+from corral.tensordict.sizes import Size
 
 __all__ = ["ObjectFiles", "read_objects"]
 

@@ -9,8 +9,10 @@ import numpy as np
 
 from corral.arrays.libraries import dtype_name
 from corral.arrays.operations import cat, contiguous, device_of, permute, reshape
-from corral.tensordict.base import Base, NestedKey, Size
+from corral.tensordict.base import Base
 from corral.tensordict.keys import Keys
+from corral.tensordict.nested_keys import NestedKey
+from corral.tensordict.sizes import Size
 
 __all__ = ["PackLayout", "Packing"]
 

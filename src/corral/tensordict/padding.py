@@ -11,8 +11,10 @@ from corral.arrays.libraries import convert, library_of
 from corral.arrays.operations import device_of
 from corral.arrays.operations import stack as stack_arrays
 from corral.arrays.rearranging import pad as pad_array
-from corral.tensordict.base import Base, NestedKey, Size, unravel_key
+from corral.tensordict.base import Base
+from corral.tensordict.nested_keys import NestedKey, unravel_key
 from corral.tensordict.shaping import Shaping
+from corral.tensordict.sizes import Size
 
 __all__ = ["Padding", "pad", "pad_sequence"]
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from corral.arrays.libraries import library_of
 from corral.arrays.operations import device_of
-from corral.tensordict.base import Size
 from corral.tensordict.indexing import Indexing
+from corral.tensordict.sizes import Size
 
 __all__ = ["Placing"]
 

@@ -6,7 +6,8 @@ import functools
 from collections.abc import Iterator
 from typing import Any, Self
 
-from corral.tensordict.base import Base, Size
+from corral.tensordict.base import Base
+from corral.tensordict.sizes import Size
 
 __all__ = ["PointToPoint", "moving", "wait", "works"]
 

@@ -10,8 +10,9 @@ from corral.arrays.arithmetic import SCALARS, matching
 from corral.arrays.libraries import library_of
 from corral.arrays.storing import as_result
 from corral.tensordict.arithmetic import Arithmetic, broadcast, operands_of
-from corral.tensordict.base import Base, Size
+from corral.tensordict.base import Base
 from corral.tensordict.leaves import leaves_of, rebuilt
+from corral.tensordict.sizes import Size
 
 __all__ = ["Pointwise"]
 

@@ -7,8 +7,9 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from corral.tensordict.base import Base, Size
+from corral.tensordict.base import Base
 from corral.tensordict.object_arrays import equal
+from corral.tensordict.sizes import Size
 
 __all__ = ["register", "register_kind", "seen"]
 

@@ -11,10 +11,10 @@ from typing import Any, Self
 from corral.arrays import rearranging as arrays
 from corral.arrays.libraries import dtype_name, library_of, to_numpy
 from corral.arrays.operations import device_of, expand
-from corral.tensordict.base import Size
 from corral.tensordict.blocks import undone
 from corral.tensordict.names import Names
 from corral.tensordict.shaping import Shaping
+from corral.tensordict.sizes import Size
 
 __all__ = ["Rearranging"]
 

@@ -8,8 +8,9 @@ from typing import Any, Self, TypeAlias
 from corral.arrays import reductions
 from corral.arrays.operations import cat
 from corral.arrays.reductions import Extremes
-from corral.tensordict.base import Base, Size
+from corral.tensordict.base import Base
 from corral.tensordict.leaves import mapped, renamed
+from corral.tensordict.sizes import Size
 
 __all__ = ["Reductions"]
 

@@ -8,8 +8,8 @@ from corral.arrays.gathering import gather
 from corral.arrays.indexing import normalize, take
 from corral.arrays.libraries import library_of, to_numpy
 from corral.arrays.operations import as_array, expand
-from corral.tensordict.base import Size
 from corral.tensordict.shaping import Shaping
+from corral.tensordict.sizes import Size
 
 __all__ = ["Selecting"]
 

@@ -11,10 +11,10 @@ from corral.arrays.operations import expand as expand_array
 from corral.arrays.operations import permute as permute_array
 from corral.arrays.operations import reshape as reshape_array
 from corral.arrays.operations import view as view_array
-from corral.tensordict.base import Size
 from corral.tensordict.blocks import undone
 from corral.tensordict.indexing import Indexing
 from corral.tensordict.names import Names
+from corral.tensordict.sizes import Size
 
 __all__ = ["Shaping", "Unsqueezing"]
 

@@ -10,10 +10,11 @@ import numpy as np
 
 from corral.arrays.libraries import dtype_name, library_of
 from corral.arrays.mapped import InFile, in_file
-from corral.tensordict.base import Base, Size
+from corral.tensordict.base import Base
 from corral.tensordict.choosing import Choosing
 from corral.tensordict.names import Names
 from corral.tensordict.relocating import ALIGNMENT, Relocation, as_leaf, grad_of, on_host, with_grad
+from corral.tensordict.sizes import Size
 
 __all__ = ["Sharing"]
 

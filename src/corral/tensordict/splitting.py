@@ -9,8 +9,9 @@ from typing import Any, Self
 from corral.arrays.libraries import copy_into, library_of
 from corral.arrays.operations import cat as cat_arrays
 from corral.arrays.operations import stack as stack_arrays
-from corral.tensordict.base import Base, NestedKey, unravel_key
+from corral.tensordict.base import Base
 from corral.tensordict.keys import Keys
+from corral.tensordict.nested_keys import NestedKey, unravel_key
 
 __all__ = ["Splitting"]
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from corral.arrays.libraries import library_of
-from corral.tensordict.base import Base, Size, device_name
+from corral.tensordict.base import Base, device_name
 from corral.tensordict.keys import Keys
+from corral.tensordict.sizes import Size
 
 __all__ = ["State"]
 

@@ -10,12 +10,14 @@ import numpy as np
 
 from corral.arrays.indexing import normalize
 from corral.tensordict import hdf5
-from corral.tensordict.base import Base, Size, as_size, unravel_key
+from corral.tensordict.base import Base
 from corral.tensordict.dense import TensorDict
 from corral.tensordict.entries import Entries
 from corral.tensordict.finding import MISSING
 from corral.tensordict.indexing import indexed_size
 from corral.tensordict.names import Names
+from corral.tensordict.nested_keys import unravel_key
+from corral.tensordict.sizes import Size, as_size
 from corral.tensordict.views import KeysView
 
 __all__ = ["Stored", "parts_of", "take_sizes"]

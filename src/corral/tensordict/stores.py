@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from corral.tensordict.base import Base, Size
+from corral.tensordict.base import Base
+from corral.tensordict.sizes import Size
 
 __all__ = ["Stores"]
 

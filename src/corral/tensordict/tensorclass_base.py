@@ -7,11 +7,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, dataclass_transform, overload
 
 from corral.arrays.libraries import library_of
-from corral.tensordict.base import Base, NestedKey, Size, unravel_key
+from corral.tensordict.base import Base
 from corral.tensordict.blocks import undone
 from corral.tensordict.dense import TensorDict
 from corral.tensordict.indexing import _is_key
 from corral.tensordict.names import Named, Names
+from corral.tensordict.nested_keys import NestedKey, unravel_key
+from corral.tensordict.sizes import Size
 from corral.tensordict.tensorclass_building import define, recreate
 from corral.tensordict.tensorclass_fields import Hints, Options, cast
 from corral.tensordict.tensorclass_files import Filed

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from corral.tensordict import pytrees
-from corral.tensordict.base import Base, Size, as_size, device_name
+from corral.tensordict.base import Base, device_name
 from corral.tensordict.names import Named
+from corral.tensordict.sizes import Size, as_size
 from corral.tensordict.tensorclass_fields import Field, Options, cast, check_arrays_only, hints_of
 from corral.tensordict.tensorclass_kinds import register_class
 

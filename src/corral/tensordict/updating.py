@@ -8,8 +8,10 @@ from typing import Any, Self
 from corral.arrays.libraries import copy_into, library_of
 from corral.arrays.operations import as_array
 from corral.arrays.operations import clone as clone_array
-from corral.tensordict.base import Base, NestedKey, Size, unravel_key
+from corral.tensordict.base import Base
 from corral.tensordict.finding import MISSING, Finding, split
+from corral.tensordict.nested_keys import NestedKey, unravel_key
+from corral.tensordict.sizes import Size
 
 __all__ = ["Updating"]
 
