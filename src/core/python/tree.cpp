@@ -263,12 +263,19 @@ nb::object survey(PyObject* tree, PyTypeObject* array, bool write) {
     Payload payload;  // keeps what it has looked at until the end
     std::vector<PyObject*> leaves;
     std::vector<Extent> extents;
+    nb::str dtype_name("dtype");
     auto access = write ? Payload::Access::write : Payload::Access::read;
     auto leaf = [&](PyObject* object) {
         View v;
         bool plain = Py_TYPE(object) == array;
         if (!(plain || is_tensor(object)) || !payload.view(object, access, v) || !is_plain(v)) return false;
-        print.add(plain ? 1 : 2);
+        if (plain) {
+            print.add(1);
+        } else {  // what DLPack has one name for may be several dtypes of torch's
+            nb::object dtype = nb::steal(PyObject_GetAttr(object, dtype_name.ptr()));
+            if (!dtype.is_valid()) return false;
+            print.add(reinterpret_cast<uintptr_t>(dtype.ptr()));
+        }
         print.add(v, 0);
         leaves.push_back(object);
         if (!write || v.bytes() == 0) return true;

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from corral.arrays.buffers import NATIVE, readable, writable
+from corral.arrays.buffers import NATIVE, readable, register_torch, writable
 from corral.arrays.libraries import convert
 from corral.wire import array_values
 from corral.wire.layout import Array, Layout, Value, key_text
@@ -130,7 +130,7 @@ def prepare(tree: Known, like: str | None, allow_pickle: bool) -> Incoming:
 
 def _new(forms: list[tuple[tuple[int, ...], np.dtype[Any], str]], like: str | None) -> list[Any]:
     """Allocate arrays: torch's where that is loaded and they are to be of it, others once they are filled."""
-    torch = sys.modules.get("torch") if like in (None, "torch") else None
+    torch = sys.modules.get("torch") if like in (None, "torch") and register_torch() else None
     if torch is None:
         return [np.empty(shape, dtype) for shape, dtype, _ in forms]
     new = torch.empty

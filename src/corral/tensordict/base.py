@@ -226,12 +226,17 @@ class Base(Named, Blocks):
         ):
             return value
         entry = self._check_other(key, value)
-        if isinstance(entry, Base) and (value is self or entry._contains(self)):
+        if isinstance(entry, Base):
+            self._refuse_itself(key, value, entry)
+        return entry
+
+    def _refuse_itself(self, key: Any, value: Any, entry: Base) -> None:
+        """Raise if an entry, made of a value, is this TensorDict or has it anywhere below."""
+        if value is self or entry._contains(self):
             raise ValueError(
                 f"Cannot set a tensordict inside itself (key {key!r}): tensordicts that contain themselves are not "
                 "supported. Set a copy of it, as copy() returns it."
             )
-        return entry
 
     def _contains(self, other: Base) -> bool:
         """Whether this TensorDict is another one, or has it anywhere below."""
@@ -334,6 +339,7 @@ class Base(Named, Blocks):
                 raise KeyError(f"cannot set the nested key {key!r}: the entry {first!r} is a leaf, not a TensorDict")
             nested = self._entry_class()._make({}, self._batch_size, self._device, self._names)
             nested._put(rest, value)
+            self._refuse_itself(key, value, nested)
             self._source[first] = nested  # last, so that nothing is left where the value does not fit
             return
         nested._put(rest, value)

@@ -95,6 +95,11 @@ class StoredWriting(Stored):
             )
         hdf5.write(node, value, rows)
 
+    def _fitting(self, key: str, item: Any, shape: tuple[int, ...], loosely: bool) -> Any:
+        if not hdf5.is_array(self._source.get(key)):
+            return item  # objects, which take others of any kind
+        return super()._fitting(key, item, shape, loosely)
+
     def _shape_of(self, key: str, leaf: Any) -> tuple[int, ...]:
         entries = self._source
         return tuple(leaf.shape if entries.rows is None else (*entries.size, *leaf.shape[len(entries.whole) :]))

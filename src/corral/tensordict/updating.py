@@ -165,6 +165,8 @@ class Updating(Finding):
                 continue
             target = (*size, *current.shape[dims:])
             shape = tuple(value.shape)
+            while len(shape) > len(target) and shape[0] == 1:  # as the array libraries assign
+                shape = shape[1:]
             rest = target[len(target) - len(shape) :]
             if len(shape) > len(target) or not all(
                 n in (1, m) or -1 in (n, m) for n, m in zip(shape, rest, strict=True)
