@@ -315,10 +315,16 @@ class Base(Named, Blocks):
         source, check = self._source, self._check
         size, count = self._batch_size, len(self._batch_size)
         plain = self._device is None
+        tensor: Any = sys.modules["torch"].Tensor if "torch" in sys.modules else np.ndarray
         for key, value in entries.items():
+            kind = type(value)
             if type(key) is not str:
                 self._put(unravel_key(key), value)
-            elif plain and type(value) is np.ndarray and value.shape[:count] == size:
+            elif (
+                plain
+                and (kind is np.ndarray or (kind is tensor and not value.is_nested))
+                and (not count or value.shape[:count] == size)
+            ):
                 source[key] = value
             else:
                 source[key] = check(key, value)

@@ -52,9 +52,15 @@ class Updating(Finding):
         non_blocking, **kwargs
             Accepted for compatibility.
         """
-        if type(key) is str and not (inplace or self._locked):
-            self._source[key] = self._check_entry(key, item)
-            return self
+        if not (inplace or self._locked):
+            if type(key) is str:
+                self._source[key] = self._check_entry(key, item)
+                return self
+            if type(key) is tuple and len(key) == 2 and type(key[0]) is type(key[1]) is str:
+                nested = self._source.get(key[0])
+                if type(nested) is type(self) and type(nested._source) is dict and not nested._locked:
+                    nested._source[key[1]] = nested._check_entry(key[1], item)
+                    return self
         key = unravel_key(key)
         if inplace:
             current = self._find(key)

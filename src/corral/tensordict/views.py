@@ -10,7 +10,16 @@ from corral.tensordict.base import Base
 __all__ = ["ItemsView", "KeysView", "ValuesView"]
 
 
-_nested_kinds: dict[type, bool] = {}
+class _NestedKinds(dict[type, bool]):
+    """Whether entries of a class are TensorDicts."""
+
+    def __missing__(self, kind: type) -> bool:
+        self[kind] = nested = issubclass(kind, Base)
+        return nested
+
+
+_nested_kinds = _NestedKinds()
+_FEW = 12  # entries that are sooner looked at one by one than by their classes
 
 
 class _View:
@@ -152,13 +161,13 @@ def _collect(td: Base, prefix: tuple[str, ...], nested: bool, leaves_only: bool,
 
 def _has_nested(source: dict[str, Any]) -> bool:
     """Whether an entry is a TensorDict: classes are looked at, which are fewer than entries."""
-    found = False
-    for kind in {*map(type, source.values())}:
-        nested = _nested_kinds.get(kind)
-        if nested is None:
-            nested = _nested_kinds[kind] = issubclass(kind, Base)
-        found = found or nested
-    return found
+    kinds = _nested_kinds
+    if len(source) <= _FEW:
+        for value in source.values():
+            if kinds[type(value)]:
+                return True
+        return False
+    return any([kinds[kind] for kind in {*map(type, source.values())}])
 
 
 def _count(td: Base, nested: bool, leaves_only: bool) -> int:
@@ -174,7 +183,10 @@ def _count(td: Base, nested: bool, leaves_only: bool) -> int:
         values = [value for value in source.values() if kinds[type(value)]]
     if leaves_only:
         count -= len(values)
-    return count + sum([_count(value, True, leaves_only) for value in values]) if nested else count
+    if nested:
+        for value in values:
+            count += _count(value, True, leaves_only)
+    return count
 
 
 def _walk(
