@@ -320,10 +320,14 @@ class Base(Named, Blocks):
             kind = type(value)
             if type(key) is not str:
                 self._put(unravel_key(key), value)
+            elif plain and kind is np.ndarray and (not count or value.shape[:count] == size):
+                source[key] = value
             elif (
                 plain
-                and (kind is np.ndarray or (kind is tensor and not value.is_nested))
-                and (not count or value.shape[:count] == size)
+                and kind is tensor
+                and not value.is_nested
+                # a part of a shape takes torch twice as long
+                and ((shape := value.shape) and shape[0] == size[0] if count == 1 else value.shape[:count] == size)
             ):
                 source[key] = value
             else:

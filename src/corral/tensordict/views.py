@@ -163,11 +163,11 @@ def _has_nested(source: dict[str, Any]) -> bool:
     """Whether an entry is a TensorDict: classes are looked at, which are fewer than entries."""
     kinds = _nested_kinds
     if len(source) <= _FEW:
-        for value in source.values():
+        for value in source.values():  # noqa: SIM110  # a generator takes longer than all of this
             if kinds[type(value)]:
                 return True
         return False
-    return any([kinds[kind] for kind in {*map(type, source.values())}])
+    return any(map(kinds.__getitem__, {*map(type, source.values())}))
 
 
 def _count(td: Base, nested: bool, leaves_only: bool) -> int:
