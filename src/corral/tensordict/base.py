@@ -320,7 +320,7 @@ class Base(Named, Blocks):
             kind = type(value)
             if type(key) is not str:
                 self._put(unravel_key(key), value)
-            elif plain and kind is np.ndarray and (not count or value.shape[:count] == size):
+            elif plain and kind is np.ndarray and (not count or value.shape[:count] == size):  # noqa: SIM114
                 source[key] = value
             elif (
                 plain
