@@ -198,25 +198,39 @@ class HybridTransport(Transport):
                 return
             seconds = min(seconds, self._pause)  # the end of these wakes nobody
             self._pause = min(1.5 * self._pause, _LAST_PAUSE)
+        if len(self._going) > len(self._gone):
+            seconds = min(seconds, _LOOK)  # until the next look
         self._remote.wait(seconds)
 
     def wake(self) -> None:
         self._signal.set()
 
     def lost(self) -> Mapping[int, str]:
+        elsewhere = self._remote.lost()
         now = time.monotonic()
         if now - self._looked >= _LOOK:
             self._looked = now
             for place, rank in enumerate(self._mates):
                 if rank != self.rank and rank not in self._gone:
-                    gone, left, _ = self._local.job.engine.gone(place)
-                    if gone and rank in self._going:  # at the last look, too: what it sent is taken
-                        self._gone[rank] = "left the job (destroy_process_group)" if left else "is gone"
-                    elif gone:
-                        self._going.add(rank)
-        # Of those on this host, the other transport may hear before what they have sent in shared memory comes.
-        away = {rank: how for rank, how in self._remote.lost().items() if rank not in self._mates}
+                    self._look(rank, place, elsewhere.get(rank))
+        away = {rank: how for rank, how in elsewhere.items() if rank not in self._mates}
         return {**away, **self._gone}
+
+    def _look(self, rank: int, place: int, told: str | None) -> None:
+        """See whether a rank of this host is lost, of which the other transport has told something, or nothing.
+
+        That one hears of a rank whose process lives on for long while it ends: MPI may let none end before all do.
+        But it may do so before what the rank has sent through shared memory has come.
+        """
+        gone, left, _ = self._local.job.engine.gone(place)
+        if not gone and told is None:
+            return
+        if rank not in self._going:
+            self._going.add(rank)
+        elif left:
+            self._gone[rank] = "left the job (destroy_process_group)"
+        else:  # at the last look, too: what it sent is taken
+            self._gone[rank] = told or "is gone"
 
     def close(self, timeout: float) -> None:
         deadline = time.monotonic() + timeout
