@@ -129,6 +129,7 @@ void Engine::begin_pull(uint32_t peer, const std::shared_ptr<Receive>& receive, 
     }
     receive->request = m.request;
     if (d.runs == 0) {
+        if (p.lost) return finish(*receive, loss_of(peer));  // offered before it went
         p.incoming[m.request] = receive;
         post(peer, {{Kind::accept, m.context, m.match, m.total, 0, m.request, 0}, {}, nullptr, 0, 0});
         return;

@@ -274,8 +274,9 @@ void Engine::deliver(uint32_t peer, const std::shared_ptr<Receive>& receive, con
     await_pieces(peer, receive, m, bytes);
 }
 
-// A message of several pieces of which the first are here.
+// A message of several pieces of which the first are here. Of a rank that is lost, no more come.
 void Engine::await_pieces(uint32_t peer, const std::shared_ptr<Receive>& receive, const Message& m, uint64_t bytes) {
+    if (peers_[peer].lost) return finish(*receive, loss_of(peer));
     receive->request = m.request;
     receive->received = bytes;
     peers_[peer].incoming[m.request] = receive;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import time
 
@@ -198,5 +199,30 @@ def _offered_by_a_rank_lost_since(rank, size):
         dist.recv(big, 1, tag=1)
 
 
-def test_a_message_offered_by_a_rank_that_is_lost_since():
-    run(_offered_by_a_rank_lost_since, 2, exits={1: -signal.SIGKILL})
+@pytest.mark.parametrize("direct", ["1", "0"])
+def test_a_message_offered_by_a_rank_that_is_lost_since(direct):
+    run(_offered_by_a_rank_lost_since, 2, exits={1: -signal.SIGKILL}, environment={"CORRAL_SHM_DIRECT": direct})
+
+
+def _begun_by_a_rank_lost_since(rank, size, operation):
+    part = np.ones(11_000)  # sent without asking, but more than a ring holds
+    parts = list(np.zeros((size, 11_000))) if rank == 0 else None
+    pids = [None] * size
+    dist.all_gather_object(pids, os.getpid())
+    if rank == 1:
+        if operation == "recv":
+            dist.isend(part, 0, tag=1)
+        else:
+            dist.gather(part, group_dst=0, async_op=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    select.select([os.pidfd_open(pids[1])], [], [])  # without taking in what has come
+    with pytest.raises(dist.PeerLostError):
+        dist.recv(np.zeros(1), 1, tag=3)  # the rank is known as lost now
+    with pytest.raises(dist.PeerLostError):
+        dist.recv(part, 1, tag=1) if operation == "recv" else dist.gather(part, parts)
+
+
+@pytest.mark.only("shm", "shm-copy")
+@pytest.mark.parametrize("operation", ["recv", "gather"])
+def test_a_message_begun_by_a_rank_that_is_lost_since(operation):
+    run(_begun_by_a_rank_lost_since, 2, operation, exits={1: -signal.SIGKILL})
