@@ -11,6 +11,7 @@ import signal
 import time
 from typing import Any
 
+import numpy as np
 from calls import Call
 from engines import waited
 from operations import OPERATIONS, Operation
@@ -21,6 +22,7 @@ __all__ = ["SURVIVORS", "lose", "victims"]
 
 SURVIVORS = 3
 LARGE = (300, 40)  # of float64: more than fits in what a rank holds for another
+_THROUGH = 1  # tag of what a rank says that waits to be killed
 
 
 def victims(how: str) -> list[tuple[Operation, bool, bool]]:
@@ -75,6 +77,7 @@ def _be_lost(rank: int, step: tuple[Operation, bool, bool], how: str) -> None:
     if how == "waiting":
         dist.send_object_list([os.getpid()], dst=0)
         operation.run(_call(group, ranks, rank, step, how))
+        dist.send(np.ones(1), 0, tag=_THROUGH)
         signal.pause()  # it needed nobody
     elif how == "copying":
         signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
@@ -118,6 +121,7 @@ def _survive(victim: int, step: tuple[Operation, bool, bool], how: str) -> str:
 
 def _until_it_waits(rank: int) -> None:
     """Return when a rank is asleep in an operation, or is through with one that needed nobody."""
-    deadline = time.monotonic() + 0.2
-    while waited(rank) is None and time.monotonic() < deadline:
+    through = dist.irecv(np.zeros(1), rank, tag=_THROUGH)
+    deadline = time.monotonic() + 0.2  # some engines do not tell
+    while waited(rank) is None and not through.is_completed() and time.monotonic() < deadline:
         os.sched_yield()

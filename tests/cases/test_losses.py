@@ -8,6 +8,7 @@ import signal
 
 import numpy as np
 import pytest
+from engines import patience
 from losing import SURVIVORS, lose, victims
 from ranks import run
 
@@ -18,7 +19,8 @@ import corral.distributed as dist
 def test_the_lost_rank_is_named_and_the_survivors_go_on(how):
     count = len(victims(how))
     killed = {} if how == "leaves" else dict.fromkeys(range(SURVIVORS, SURVIVORS + count), -signal.SIGKILL)
-    told = run(lose, SURVIVORS + count, how, exits=killed, timeout=120, group_timeout=15)
+    patient = 60 * patience()  # the last to be lost is waiting while all others are
+    told = run(lose, SURVIVORS + count, how, exits=killed, timeout=120, group_timeout=patient)
     ends = "left the job|exited with code 0" if how == "leaves" else "was killed by SIGKILL|is gone"
     for texts in told[:SURVIVORS]:
         for text in texts:
