@@ -26,6 +26,7 @@ __all__ = ["Ranks", "end_group", "mpirun"]
 _spawn = multiprocessing.get_context("spawn")
 _forked = multiprocessing.get_context("forkserver")  # where importing torch would cost more than most tests
 _forked.set_forkserver_preload(["torch.distributed", "corral.distributed", "corral.backends.torch"])
+_MANY = 16  # ranks that are forked in any case: importing the same in each would take longer than most tests, too
 _START = 60.0  # seconds for mpirun to start the ranks
 _END = 10.0  # seconds for mpirun to end once they have
 
@@ -57,10 +58,11 @@ class Ranks:
             raise
 
     def _start(self, target: Callable[..., None], arguments: Sequence[tuple[Any, ...]]) -> None:
+        forked = on_torch() or len(arguments) >= _MANY
         for each in arguments:
             ours, theirs = _spawn.Pipe()
             self.ends.append(ours)
-            if on_torch():
+            if forked:
                 process = _forked.Process(target=_forked_rank, args=(theirs, dict(os.environ), target, each))
             else:
                 process = _spawn.Process(target=_rank, args=(theirs, os.getpid(), target, each))
