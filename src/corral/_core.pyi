@@ -188,9 +188,9 @@ def find_shared(buffer: object) -> tuple[int, int, int, int] | None:
     Where a contiguous array lies in shared memory: (owner, fd, inode, offset), or None.
     """
 
-def register_torch(tensor: type, parameter: type, capsule: object, written: object) -> None:
+def register_torch(tensor: type, parameter: type, capsule: object, written: object, dtypes: object) -> None:
     """
-    Teach the core to read tensors of exactly these types; `written` is called with those that it wrote.
+    Teach the core to read tensors of exactly these types; `written` is called with those that it wrote, `dtypes` has those whose elements are what DLPack says.
     """
 
 def register_container(type: type, entries: str, batch_size: str, others: tuple[str, ...] = ()) -> None:

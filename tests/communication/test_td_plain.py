@@ -142,3 +142,46 @@ def test_leaves_in_any_order_and_in_one_place() -> None:
     for first, second in zip(_shapes(0)[1:4], _shapes(1)[1:4], strict=True):
         expected.append({key: (first[key] + second[key]).tolist() for key in ("a", "b")})
     assert run(_alike, 2) == [expected, expected]
+
+
+def _narrow(rank: int, size: int) -> Any:
+    torch = pytest.importorskip("torch")
+    for dtype in (torch.int2, torch.uint4, torch.int8):
+        for number in range(3):  # what is remembered is of the second call on
+            values = torch.tensor([1, 0, rank, number], dtype=torch.int8)
+            td = TensorDict(x=values.view(dtype), b=torch.arange(2))
+            for each in (td.all_gather()[1 - rank], corral.all_gather({"t": td})[1 - rank]["t"]):
+                assert each["x"].dtype is dtype
+                assert each["x"].view(torch.int8).tolist() == [1, 0, 1 - rank, number]
+            source = td.broadcast(1)
+            assert source["x"].dtype is dtype
+            assert source["x"].view(torch.int8).tolist() == [1, 0, 1, number]
+            assert source is not td
+            bytes_ = TensorDict(x=values, b=torch.arange(2))
+            into = TensorDict(x=torch.zeros(1, 4, dtype=torch.int8).view(dtype), b=torch.zeros(1, 2).long())
+            if dtype is not torch.int8:
+                with pytest.raises(corral.MismatchError, match="'x'"):
+                    (bytes_ if rank else into).gather_and_stack(0)
+            elif rank:
+                bytes_.gather_and_stack(0)
+            else:
+                assert into.gather_and_stack(0)["x"].tolist() == [[1, 0, 1, number]]
+
+
+def _sparse(rank: int, size: int) -> Any:
+    torch = pytest.importorskip("torch")
+    td = TensorDict(
+        s=torch.eye(2).to_sparse() * (rank + 1), q=torch.quantize_per_tensor(torch.ones(2), 1.0, 0, torch.qint8)
+    )
+    found = td.broadcast(0)
+    assert found is not td
+    return found["s"].to_dense().tolist()
+
+
+def test_integers_of_less_than_a_byte() -> None:
+    run(_narrow, 2)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_source_has_what_cannot_be_consolidated() -> None:
+    assert run(_sparse, 2) == [[[1, 0], [0, 1]]] * 2

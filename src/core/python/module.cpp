@@ -331,8 +331,9 @@ NB_MODULE(_core, m) {
         },
         nb::sig("def find_shared(buffer: object) -> tuple[int, int, int, int] | None"), "buffer"_a,
         "Where a contiguous array lies in shared memory: (owner, fd, inode, offset), or None.");
-    m.def("register_torch", &register_exchange, "tensor"_a, "parameter"_a, "capsule"_a, "written"_a,
-          "Teach the core to read tensors of exactly these types; `written` is called with those that it wrote.");
+    m.def("register_torch", &register_exchange, "tensor"_a, "parameter"_a, "capsule"_a, "written"_a, "dtypes"_a,
+          "Teach the core to read tensors of exactly these types; `written` is called with those that it wrote, "
+          "`dtypes` has those whose elements are what DLPack says.");
     m.def(
         "register_container", &register_container,
         nb::sig("def register_container(type: type, entries: str, batch_size: str, others: tuple[str, ...] = ()) -> "

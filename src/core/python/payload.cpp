@@ -18,6 +18,7 @@ struct Exchange {
     PyObject* is_neg = nullptr;
     PyObject* is_conj = nullptr;
     PyObject* written = nullptr;
+    PyObject* dtypes = nullptr;
     DLPackDLTensorFromPyObjectNoSync describe = nullptr;
 };
 Exchange exchange;  // set once, under the GIL, when the process first meets such a tensor
@@ -145,7 +146,8 @@ bool View::may_overlap() const {
     return false;
 }
 
-void register_exchange(nb::type_object type, nb::type_object other, nb::object capsule, nb::object written) {
+void register_exchange(nb::type_object type, nb::type_object other, nb::object capsule, nb::object written,
+                       nb::object dtypes) {
     auto* header = static_cast<DLPackExchangeAPIHeader*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
     if (!header) throw nb::python_error();
     while (header && header->version.major != DLPACK_MAJOR_VERSION) header = header->prev_api;
@@ -157,6 +159,7 @@ void register_exchange(nb::type_object type, nb::type_object other, nb::object c
     exchange.is_neg = nb::object(type.attr("is_neg")).release().ptr();
     exchange.is_conj = nb::object(type.attr("is_conj")).release().ptr();
     exchange.written = written.release().ptr();
+    exchange.dtypes = dtypes.release().ptr();
     exchange.types[0] = reinterpret_cast<PyTypeObject*>(type.release().ptr());
     exchange.types[1] = reinterpret_cast<PyTypeObject*>(other.release().ptr());
 }
@@ -165,6 +168,7 @@ void release_exchange() {
     Py_CLEAR(exchange.is_neg);
     Py_CLEAR(exchange.is_conj);
     Py_CLEAR(exchange.written);
+    Py_CLEAR(exchange.dtypes);
     for (auto& t : exchange.types)
         if (t) {
             Py_DECREF(reinterpret_cast<PyObject*>(t));
@@ -176,6 +180,11 @@ void release_exchange() {
 bool is_tensor(PyObject* object) {
     PyTypeObject* type = Py_TYPE(object);
     return exchange.describe && (type == exchange.types[0] || type == exchange.types[1]);
+}
+
+nb::object plain_dtype(PyObject* tensor) {
+    nb::object dtype = nb::steal(PyObject_GetAttrString(tensor, "dtype"));
+    return dtype.is_valid() && PySequence_Contains(exchange.dtypes, dtype.ptr()) == 1 ? dtype : nb::object();
 }
 
 Payload::~Payload() {

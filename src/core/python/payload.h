@@ -39,12 +39,14 @@ struct NamedBuffer {
 };
 
 // Teach the core to read tensors of these types through their DLPack C exchange API. `written` is called with a tuple
-// of those that were written, which autograd must know.
+// of those that were written, which autograd must know; `dtypes` has all whose elements are what DLPack says.
 void register_exchange(nanobind::type_object type, nanobind::type_object other, nanobind::object capsule,
-                       nanobind::object written);
+                       nanobind::object written, nanobind::object dtypes);
 void release_exchange();
 // Whether an object is a tensor of one of these types.
 bool is_tensor(PyObject* object);
+// The dtype of such a tensor if its elements are what DLPack says, else null; with a Python exception set on errors.
+nanobind::object plain_dtype(PyObject* tensor);
 
 class Payload {
   public:

@@ -192,6 +192,15 @@ bool add_others(PyObject* container, const Container& c, Printer& print) {
     return true;
 }
 
+// Whether an array's elements are what its view says; if not, with a Python exception set. DLPack calls those of
+// torch's integers of less than 8 bits integers of 8.
+bool is_exact(PyObject* object, const View& v) {
+    if ((v.type != dlpack_type(kDLInt, 8) && v.type != dlpack_type(kDLUInt, 8)) || !is_tensor(object)) return true;
+    if (plain_dtype(object).is_valid()) return true;
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_BufferError, "the tensor has elements of less than a byte");
+    return false;
+}
+
 // Whether these are numbers that arrays.buffers, too, would move as they are: not those of the x87.
 bool is_plain(const View& v) {
     auto code = static_cast<uint32_t>(v.type >> 16), bits = static_cast<uint32_t>(v.type & 0xffff);
@@ -213,7 +222,7 @@ bool flatten(PyObject* tree, Payload& payload, Fingerprint& fingerprint) {
     Printer print;
     auto leaf = [&](PyObject* object) {
         View v;
-        if (!payload.view(object, Payload::Access::read, v)) return false;
+        if (!payload.view(object, Payload::Access::read, v) || !is_exact(object, v)) return false;
         print.add(v, 0);
         payload.count_type(v.type);
         return payload.append(v, Payload::Access::read, payload.spans);
@@ -229,7 +238,7 @@ bool flatten_rows(PyObject* tree, int64_t count, Payload& payload, Rows& rows) {
     std::vector<Written> written;
     auto leaf = [&](PyObject* object) {
         View v;
-        if (!payload.view(object, Payload::Access::write, v)) return false;
+        if (!payload.view(object, Payload::Access::write, v) || !is_exact(object, v)) return false;
         if (v.dimensions == 0 || v.shape[0] != count) return false;
         print.add(v, 1);
         payload.count_type(v.type);
@@ -263,7 +272,6 @@ nb::object survey(PyObject* tree, PyTypeObject* array, bool write) {
     Payload payload;  // keeps what it has looked at until the end
     std::vector<PyObject*> leaves;
     std::vector<Extent> extents;
-    nb::str dtype_name("dtype");
     auto access = write ? Payload::Access::write : Payload::Access::read;
     auto leaf = [&](PyObject* object) {
         View v;
@@ -272,7 +280,7 @@ nb::object survey(PyObject* tree, PyTypeObject* array, bool write) {
         if (plain) {
             print.add(1);
         } else {  // what DLPack has one name for may be several dtypes of torch's
-            nb::object dtype = nb::steal(PyObject_GetAttr(object, dtype_name.ptr()));
+            nb::object dtype = plain_dtype(object);
             if (!dtype.is_valid()) return false;
             print.add(reinterpret_cast<uintptr_t>(dtype.ptr()));
         }

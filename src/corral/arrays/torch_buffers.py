@@ -39,7 +39,7 @@ def register(handlers: dict[type, Handler]) -> None:
     except ImportError:
         return
     if capsule is not None and hasattr(_core, "register_torch"):
-        _core.register_torch(torch.Tensor, torch.nn.Parameter, capsule, increment_version)
+        _core.register_torch(torch.Tensor, torch.nn.Parameter, capsule, increment_version, _CORE_DTYPES)
 
 
 def _read(tensor: torch.Tensor, name: str) -> Buffer:

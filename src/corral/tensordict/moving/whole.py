@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 from corral import functional
+from corral.arrays.operations import clone
 from corral.distributed import groups
 from corral.distributed.errors import MismatchError
 from corral.distributed.groups import Group
@@ -62,7 +64,22 @@ def broadcast(td: Any, src: int | None, group: Group, group_src: int | None, dev
         if _is_outside(group, name):
             return None
         received = functional.broadcast(td, src, group, group_src)
-    return _on(device, received.consolidate() if received is td else received)
+    return _on(device, _copied(received) if received is td else received)
+
+
+def _copied(td: Any) -> Any:
+    """Return the source's own: consolidated, but for leaves that libraries have no bytes of, or do not copy."""
+    try:
+        return td.consolidate()
+    except (RuntimeError, TypeError):
+        return td.apply(_copy_of)
+
+
+def _copy_of(leaf: Any) -> Any:
+    try:
+        return clone(leaf)
+    except NotImplementedError:  # torch's integers of less than a byte
+        return clone(leaf.view(sys.modules["torch"].uint8)).view(leaf.dtype)
 
 
 def own_rank(group: Group, operation: str) -> int | None:
