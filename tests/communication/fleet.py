@@ -17,7 +17,7 @@ class Fleet:
     def __init__(self, size: int, gloo: bool = False, **init: Any) -> None:
         self.size = size
         self.folder = tempfile.TemporaryDirectory()
-        self.ranks = Ranks(_serve, [(rank, size, self.folder.name, gloo, init) for rank in range(size)])
+        self.ranks = Ranks(_serve, [(rank, size, self.folder.name, gloo, init) for rank in range(size)], gloo)
         self.ends = self.ranks.ends
 
     def __call__(self, function: Any, *arguments: Any, timeout: float = 60.0) -> list[Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from engines import patience, settle
-from starting import Ranks
+from starting import Ranks, uses_torch
 
 __all__ = ["DTYPES", "LAYOUTS", "in_layout", "run", "values"]
 
@@ -39,7 +39,7 @@ def run(
         ranks = None
         try:
             work = [(function, rank, size, f"file://{folder}/meet", group_timeout, init, args) for rank in range(size)]
-            ranks = Ranks(_rank, work)
+            ranks = Ranks(_rank, work, uses_torch(function.__module__))
             return _collect(ranks.ends, ranks.processes, timeout * patience(), exits)
         finally:
             os.environ.clear()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import functools
+import inspect
 import multiprocessing
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -21,11 +24,20 @@ from engines import on_mpi, on_torch
 
 from corral.processes import die_with_parent
 
-__all__ = ["Ranks", "end_group", "mpirun"]
+__all__ = ["Ranks", "end_group", "mpirun", "uses_torch"]
 
 _spawn = multiprocessing.get_context("spawn")
 _forked = multiprocessing.get_context("forkserver")  # where importing torch would cost more than most tests
-_forked.set_forkserver_preload(["torch.distributed", "corral.distributed", "corral.backends.torch"])
+_forked.set_forkserver_preload(
+    ["torch.distributed", "corral.distributed", "corral.backends.torch", "pytest", "hypothesis"]
+)
+_USES_TORCH = re.compile(
+    r"^ *(import torch|from torch|import tensordict|from tensordict)|importorskip\(.torch", re.MULTILINE
+)
+# Of tests about how processes begin and end, which have ranks that are started as users' are.
+_ABOUT_PROCESSES = re.compile(
+    r"kill|SIG[A-Z]{3}|exits=|_exit|sys\.exit|sys\.modules|fork|getpid|/proc|atexit|except_hook"
+)
 _MANY = 16  # ranks that are forked in any case: importing the same in each would take longer than most tests, too
 _START = 60.0  # seconds for mpirun to start the ranks
 _END = 10.0  # seconds for mpirun to end once they have
@@ -41,9 +53,14 @@ class Ranks:
     processes : list
         With the attribute ``exitcode`` and the methods ``join``, ``is_alive`` and ``kill`` of
         `multiprocessing.Process`.
+    with_torch : bool
+        Whether the ranks import torch in any case; they are forked from a process that has, then.
     """
 
-    def __init__(self, target: Callable[..., None], arguments: Sequence[tuple[Any, ...]]) -> None:
+    def __init__(
+        self, target: Callable[..., None], arguments: Sequence[tuple[Any, ...]], with_torch: bool = False
+    ) -> None:
+        self._forks = with_torch or on_torch() or len(arguments) >= _MANY
         self.ends: list[Connection] = []
         self.processes: list[Any] = []
         self._mpirun: subprocess.Popen[bytes] | None = None
@@ -58,11 +75,10 @@ class Ranks:
             raise
 
     def _start(self, target: Callable[..., None], arguments: Sequence[tuple[Any, ...]]) -> None:
-        forked = on_torch() or len(arguments) >= _MANY
         for each in arguments:
             ours, theirs = _spawn.Pipe()
             self.ends.append(ours)
-            if forked:
+            if self._forks:
                 process = _forked.Process(target=_forked_rank, args=(theirs, dict(os.environ), target, each))
             else:
                 process = _spawn.Process(target=_rank, args=(theirs, os.getpid(), target, each))
@@ -149,6 +165,13 @@ class _Watched:
 def _rank(end: Connection, parent: int, target: Callable[..., None], arguments: tuple[Any, ...]) -> None:
     die_with_parent(parent)  # a test run that is killed kills none of its ranks, and some wait for ever
     target(end, *arguments)
+
+
+@functools.cache
+def uses_torch(module: str) -> bool:
+    """Whether the ranks of a module's tests import torch, and it is about anything but processes."""
+    source = inspect.getsource(sys.modules[module])
+    return bool(_USES_TORCH.search(source)) and not _ABOUT_PROCESSES.search(source)
 
 
 def _forked_rank(
