@@ -32,7 +32,7 @@ TASKS = {
     "Dtypes": ["Casting"],
     "Convert": ["Conversion", "Interchange", "PythonTrees", "Packing", "State", "Stores"],
     "Gradients": ["Gradients"],
-    "Share memory, save and load": ["Sharing", "Consolidation", "MemoryMapping", "Loading"],
+    "Share memory, save and load": ["Sharing", "Consolidation", "MemoryMapping", "Loading", "SafetensorsFiles"],
     "Move between processes": ["Transfers", "PointToPoint"],
 }
 ELSEWHERE = {

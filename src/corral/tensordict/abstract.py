@@ -31,6 +31,7 @@ from corral.tensordict.printing import Printing
 from corral.tensordict.python_trees import PythonTrees
 from corral.tensordict.rearranging import Rearranging
 from corral.tensordict.reductions import Reductions
+from corral.tensordict.safetensors_files import SafetensorsFiles
 from corral.tensordict.selecting import Selecting
 from corral.tensordict.sharing import Sharing
 from corral.tensordict.sizes import Size, as_size
@@ -73,6 +74,7 @@ class TensorDictBase(
     Placing,
     State,
     Stores,
+    SafetensorsFiles,
     Converting,
     PythonTrees,
     Printing,

@@ -197,6 +197,7 @@ for _name in (
     "from_json",
     "from_h5",
     "from_zarr",
+    "from_safetensors",
     "from_consolidated",
     "fromkeys",
     "load_memmap",
