@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import corral
 import corral.distributed as dist
+from corral.backends.base import Reduction
 from corral.backends.shm_names import LABELS
 from tests.backends.jobs import run_under_mpirun
 from tests.backends.uses import mine
@@ -162,6 +165,86 @@ def _given_up(rank, size):
 
 def test_a_late_rank_learns_that_a_small_call_was_given_up():
     run_under_mpirun(_given_up, 3)
+
+
+def _late(rank, size, folder):
+    dist.init_process_group("mpi", timeout=20.0)
+    backend = dist.group.WORLD.backend
+    value, rows = np.ones(3), np.zeros(6)
+    calls = {
+        "barrier": lambda timeout: backend.barrier(timeout),
+        "broadcast": lambda timeout: backend.broadcast((value,), 0, timeout),
+        "all_reduce": lambda timeout: backend.all_reduce((value,), Reduction("sum"), timeout),
+        "all_gather": lambda timeout: backend.all_gather((value,), rows, timeout),
+    }
+    for name, call in calls.items():
+        dist.barrier()
+        told = Path(folder, name)
+        if rank == 0:
+            with pytest.raises(dist.DistTimeoutError, match=name):
+                call(0.2)
+            told.touch()
+        else:
+            deadline = time.monotonic() + 20.0
+            while not told.exists():  # without corral, which would hear of it
+                assert time.monotonic() < deadline
+            with pytest.raises(dist.DistError, match="rank 0 gave up"):
+                call(20.0)
+        assert value.tolist() == [1, 1, 1]
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_a_late_rank_hears_first_that_a_small_call_was_given_up(tmp_path):
+    run_under_mpirun(_late, 2, str(tmp_path))
+
+
+class _Limit(Exception):
+    pass
+
+
+def _raise(*_):
+    raise _Limit
+
+
+class _Signalled:
+    """A port on whose calls a signal comes."""
+
+    def __init__(self, port):
+        self._port = port
+
+    def __getattr__(self, name):
+        return getattr(self._port, name)
+
+    def all_reduce(self, *args):
+        number = self._port.all_reduce(*args)
+        signal.raise_signal(signal.SIGUSR1)
+        return number
+
+
+def _signalled(rank, size):
+    dist.init_process_group("mpi", timeout=20.0)
+    backend = dist.group.WORLD.backend
+    value = np.ones(2)
+    if rank == 0:
+        signal.signal(signal.SIGUSR1, _raise)
+        backend._port = _Signalled(backend.job.transport.port)
+        with pytest.raises(_Limit):
+            dist.all_reduce(value)
+        backend._port = backend.job.transport.port
+        dist.send(np.ones(1), 1, tag=1)
+    else:
+        dist.recv(np.ones(1), 0, tag=1)
+        with pytest.raises(dist.DistError, match="rank 0 gave up"):
+            dist.all_reduce(value)
+    assert value.tolist() == [1, 1]
+    dist.all_reduce(value)
+    assert value.tolist() == [size, size]
+    dist.destroy_process_group()
+
+
+def test_what_a_signal_ends_before_the_engine_has_it_is_told_to_the_others():
+    run_under_mpirun(_signalled, 2)
 
 
 def _in_threads(rank, size):

@@ -50,21 +50,56 @@ def test_ctrl_c_ends_a_wait():
         assert run(_interrupted, 2, operation) == [True, True]
 
 
-def _interrupted_collective(rank, size):
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+class _Limit(Exception):
+    pass
+
+
+def _raise(*_):
+    raise _Limit
+
+
+def _received_after_a_signal(rank, size):
+    """A receive that a signal's handler ends is no longer there when its message comes."""
+    signal.signal(signal.SIGALRM, _raise)
+    pids = [None] * size if rank == 1 else None
+    dist.gather_object(os.getpid(), pids, dst=1)
+    for count in (3, 100_000):
+        if rank == 1:
+            _until_asleep(0)
+            os.kill(pids[0], signal.SIGALRM)
+            dist.recv(np.zeros(1), 0, tag=1)
+            dist.send(np.full(count, 7.0), 0)
+            continue
+        abandoned, values = np.zeros(count), np.zeros(count)
+        with pytest.raises(_Limit):
+            dist.recv(abandoned, 1)
+        dist.send(np.zeros(1), 1, tag=1)
+        dist.recv(values, 1)
+        assert (values == 7.0).all()
+        assert not abandoned.any()
+    return True
+
+
+@pytest.mark.everywhere
+def test_a_receive_ends_when_a_handler_raises():
+    assert run(_received_after_a_signal, 2) == [True, True]
+
+
+def _interrupted_collective(rank, size, number=signal.SIGINT):
+    signal.signal(number, signal.default_int_handler if number == signal.SIGINT else _raise)
     pids = [None] * size if rank == 2 else None
     dist.gather_object(os.getpid(), pids, dst=2)
     if rank == 2:
         _until_asleep(0)
         _until_asleep(1)
-        os.kill(pids[0], signal.SIGINT)
+        os.kill(pids[0], number)
     try:
         if rank != 2:
             dist.barrier()
         else:
             _until_gave_up(0, next_sequence())
             dist.barrier()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, _Limit):
         outcome = "interrupted"
     except dist.DistBackendError as error:
         outcome = str(error)
@@ -81,8 +116,9 @@ def _until_gave_up(rank, sequence):
 
 
 @pytest.mark.everywhere
-def test_ctrl_c_in_a_collective_is_told_to_the_others():
-    first, *others = run(_interrupted_collective, 3)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGALRM])
+def test_a_signal_in_a_collective_is_told_to_the_others(number):
+    first, *others = run(_interrupted_collective, 3, number)
     assert first == "interrupted"
     for text in others:
         assert "rank 0 gave up" in text

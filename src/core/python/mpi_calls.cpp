@@ -16,6 +16,19 @@ namespace {
 
 enum : uint32_t { call_passed, call_barrier, call_broadcast, call_all_reduce, call_all_gather };
 
+// What a call returns, or `otherwise` where its arguments are no good: whoever calls it then does so in another way,
+// which fails with a better error. So it raises nothing that could be taken for what a signal's handler has raised.
+template <typename Call, typename Result>
+Result attempt(Call&& call, Result otherwise) {
+    try {
+        return call();
+    } catch (nb::python_error& error) {
+        if (!error.matches(PyExc_Exception)) throw;
+    } catch (const std::exception&) {
+    }
+    return otherwise;
+}
+
 }  // namespace
 
 MpiPort::Gathering& MpiPort::gathering(uint64_t number) {
@@ -238,23 +251,39 @@ void register_mpi_port(nb::module_& m) {
         .def(
             "send_message",
             [](MpiPort& p, uint64_t context, uint32_t to, uint64_t tag, nb::handle buffers) {
-                return static_cast<int>(p.send_message(context, to, tag, buffers));
+                return attempt([&] { return static_cast<int>(p.send_message(context, to, tag, buffers)); }, 0);
             },
             nb::sig("def send_message(self, context: int, to: int, tag: int, buffers: object) -> int"), "context"_a,
             "to"_a, "tag"_a, "buffers"_a)
-        .def("recv_message", &MpiPort::recv_message,
-             nb::sig("def recv_message(self, context: int, source: int, tag: int, buffers: object) -> int"),
-             "context"_a, "source"_a, "tag"_a, "buffers"_a)
+        .def(
+            "recv_message",
+            [](MpiPort& p, uint64_t context, uint32_t from, uint64_t tag, nb::handle buffers) {
+                return attempt([&] { return p.recv_message(context, from, tag, buffers); }, uint64_t{0});
+            },
+            nb::sig("def recv_message(self, context: int, source: int, tag: int, buffers: object) -> int"), "context"_a,
+            "source"_a, "tag"_a, "buffers"_a)
         .def("barrier", &MpiPort::barrier, "label"_a)
-        .def("broadcast", &MpiPort::broadcast,
-             nb::sig("def broadcast(self, label: int, root: int, buffers: object) -> int"), "label"_a, "root"_a,
-             "buffers"_a)
-        .def("all_reduce", &MpiPort::all_reduce,
-             nb::sig("def all_reduce(self, label: int, op: int, buffers: object) -> int"), "label"_a, "op"_a,
-             "buffers"_a)
-        .def("all_gather", &MpiPort::all_gather,
-             nb::sig("def all_gather(self, label: int, buffers: object, into: object) -> int"), "label"_a, "buffers"_a,
-             "into"_a)
+        .def(
+            "broadcast",
+            [](MpiPort& p, uint32_t label, uint32_t root, nb::handle buffers) {
+                return attempt([&] { return p.broadcast(label, root, buffers); }, MpiPort::unfit);
+            },
+            nb::sig("def broadcast(self, label: int, root: int, buffers: object) -> int"), "label"_a, "root"_a,
+            "buffers"_a)
+        .def(
+            "all_reduce",
+            [](MpiPort& p, uint32_t label, uint32_t op, nb::handle buffers) {
+                return attempt([&] { return p.all_reduce(label, op, buffers); }, MpiPort::unfit);
+            },
+            nb::sig("def all_reduce(self, label: int, op: int, buffers: object) -> int"), "label"_a, "op"_a,
+            "buffers"_a)
+        .def(
+            "all_gather",
+            [](MpiPort& p, uint32_t label, nb::handle buffers, nb::handle into) {
+                return attempt([&] { return p.all_gather(label, buffers, into); }, MpiPort::unfit);
+            },
+            nb::sig("def all_gather(self, label: int, buffers: object, into: object) -> int"), "label"_a, "buffers"_a,
+            "into"_a)
         .def("begin", &MpiPort::pass)
         .def_prop_ro("next", &MpiPort::next)
         .def(

@@ -10,19 +10,21 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from corral.backends.base import Buffer, Reduction
+from corral.backends.messages.agreement import Round
 from corral.backends.messages.backend import MessageBackend
+from corral.backends.messages.calls import Call
+from corral.backends.messages.operations import Failure, Reason
 from corral.backends.messages.reducing import Result
 from corral.backends.shm_names import LABELS, REDUCTIONS
 
 if TYPE_CHECKING:
-    from corral.backends.messages.agreement import Round
     from corral.backends.messages.job import Job
     from corral.backends.messages.transport import Transport
 
 __all__ = ["SmallCalls"]
 
 _DONE, _POOR = 1, 2  # what the core says of a message
-_OVER, _UNFIT = -1, -2  # and of a collective; or else, the number of a call to go on with
+_OVER = -1  # and of a collective; or else, the number of a call to go on with, or less where it has begun none
 _ENOUGH = 1 << 16  # bytes of credit that are worth lending
 _BARRIER = LABELS["barrier"]
 
@@ -48,10 +50,7 @@ class SmallCalls(MessageBackend):
 
     def send(self, buffers: Sequence[Buffer], dst: int, tag: int = 0, timeout: float | None = None) -> None:
         if not self._turns.held:
-            try:
-                sent = self._port.send_message(self.context, self.members[dst], tag, buffers)
-            except Exception:
-                sent = 0  # it fails again, with a better error
+            sent = self._port.send_message(self.context, self.members[dst], tag, buffers)
             if sent == _DONE:
                 return
             if sent == _POOR:
@@ -70,26 +69,28 @@ class SmallCalls(MessageBackend):
         box = self._box
         if src is not None and not self._turns.held and not box.arrived.lines and not box.posted.lines:
             member = self.members[src]
-            try:
-                done = self._port.recv_message(self.context, member, tag, buffers)
-            except Exception:
-                done = 0
+            done = self._port.recv_message(self.context, member, tag, buffers)
             if done:
                 if done > 1:
                     self.job.call(lambda: self.job.post.consumed(member, done))
                 return src
         return super().recv(buffers, src, tag, timeout)
 
-    # Where another thread drives, or others have given up what this rank is about to call, the core is not asked. What
-    # it raises comes of the arguments, which are then refused on all ranks, as everywhere.
+    # Where another thread drives, or others have given up what this rank is about to call, the core is not asked. It
+    # raises nothing about the arguments: what it cannot use fails again, with a better error, and on all ranks. So what
+    # is raised here comes of a signal's handler.
 
     def barrier(self, timeout: float | None = None) -> None:
         if self._numbered and not self._turns.held and not self._failed:
-            number = self._port.barrier(_BARRIER)
-            if number == _OVER:
-                return
-            if number >= 0:
-                return self._go_on(self._make.barrier(), number, timeout)
+            try:
+                number = self._port.barrier(_BARRIER)
+                if number == _OVER:
+                    return
+                if number >= 0:
+                    return self._go_on(self._make.barrier(), number, timeout)
+            except BaseException:
+                self._drop(_BARRIER)
+                raise
         super().barrier(timeout)
 
     def broadcast(
@@ -98,12 +99,13 @@ class SmallCalls(MessageBackend):
         if self._numbered and not self._turns.held and not self._failed:
             try:
                 number = self._port.broadcast(LABELS[operation], root, buffers)
-            except Exception:
-                number = _UNFIT
-            if number == _OVER:
-                return
-            if number >= 0:
-                return self._go_on(self._make.broadcast(buffers, root, operation), number, timeout)
+                if number == _OVER:
+                    return
+                if number >= 0:
+                    return self._go_on(self._make.broadcast(buffers, root, operation), number, timeout)
+            except BaseException:
+                self._drop(LABELS[operation])
+                raise
         super().broadcast(buffers, root, timeout, operation)
 
     def all_reduce(
@@ -116,13 +118,14 @@ class SmallCalls(MessageBackend):
         if self._numbered and not self._turns.held and not self._failed:
             try:
                 number = self._port.all_reduce(LABELS[operation], REDUCTIONS[reduction.op], buffers)
-            except Exception:
-                number = _UNFIT
-            if number == _OVER:
-                return
-            if number >= 0:
-                round_ = self._make.reduce(Result.EVERYWHERE, buffers, reduction, -1, operation)
-                return self._go_on(round_, number, timeout)
+                if number == _OVER:
+                    return
+                if number >= 0:
+                    round_ = self._make.reduce(Result.EVERYWHERE, buffers, reduction, -1, operation)
+                    return self._go_on(round_, number, timeout)
+            except BaseException:
+                self._drop(LABELS[operation])
+                raise
         super().all_reduce(buffers, reduction, timeout, operation)
 
     def all_gather(
@@ -135,13 +138,31 @@ class SmallCalls(MessageBackend):
         if self._numbered and not self._turns.held and not self._failed and not isinstance(into, list):
             try:
                 number = self._port.all_gather(LABELS[operation], buffers, into)
-            except Exception:
-                number = _UNFIT
-            if number == _OVER:
-                return
-            if number >= 0:
-                return self._go_on(self._make.all_gather(buffers, into, operation), number, timeout)
+                if number == _OVER:
+                    return
+                if number >= 0:
+                    return self._go_on(self._make.all_gather(buffers, into, operation), number, timeout)
+            except BaseException:
+                self._drop(LABELS[operation])
+                raise
         super().all_gather(buffers, into, timeout, operation)
 
     def _go_on(self, round_: Round, number: int, timeout: float | None) -> None:
         self._run(round_.begun(number), timeout)
+
+    def _drop(self, label: int) -> None:
+        """Give up a call that got a number, if it is neither over nor the engine's: the others wait for it."""
+        ledger, job = self._ledger, self.job
+
+        def begun() -> int | None:
+            number, last = self._port.next - 1, self._port.last()
+            return number if number > max(ledger.last_number, -1 if last is None else last[0]) else None
+
+        def drop() -> None:
+            number = begun()
+            if number is not None:
+                ledger.last, ledger.last_number = Call(label), number
+                Round(job, ledger, ledger.last).begun(number).give_up(Failure(Reason.INTERRUPTED))
+
+        if not (job.forked or job.closed or job.ending) and begun() is not None:
+            job.call(drop)

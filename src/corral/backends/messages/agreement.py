@@ -134,9 +134,7 @@ class Round(Operation):
                 self._add(source, content)
             except BadFrameError as error:
                 self.job.peers.lose(source, f"has sent what makes no sense ({error})")
-        if self.open:
-            self.look()
-        else:
+        if not self.open:  # else it is looked at once what has come before is heard: that somebody has given up, say
             self._pass_on()
         self._check_lost()
         return None
@@ -365,7 +363,8 @@ class Round(Operation):
         self.job.rounds.tell(self.ledger, head)
 
     def give_up(self, failure: Failure) -> None:
-        self.fail(failure)
+        if self.number >= 0:  # else nobody has heard of it
+            self.fail(failure)
 
     def finish(self, failure: Failure | None = None) -> None:
         if self.done:

@@ -270,6 +270,10 @@ class Job:
                         self.turns.take()
                         has_turn = True
                     self._settle(operation)
+            except BaseException:  # usually that of a signal's handler: the caller's memory is its own again
+                operation.give_up(Failure(Reason.INTERRUPTED))
+                self._settle(operation)
+                raise
             finally:
                 self.waiting.remove(entry)
                 if has_turn:
@@ -282,7 +286,7 @@ class Job:
             if operation.done:
                 return True
             if shield.caught:
-                self._deliver(operation, shield)
+                self._deliver(shield)
                 continue
             left = deadline - time.monotonic()
             if left <= 0:
@@ -298,17 +302,13 @@ class Job:
                 continue
             self.transport.wait(min(left, _SOON if self.rounds.doubtful or self.peers.suspects else _TICK))
 
-    def _deliver(self, operation: Operation, shield: Shield) -> None:
-        """Let the program's handler of an interrupt run, which usually raises."""
+    def _deliver(self, shield: Shield) -> None:
+        """Let the program's handler of a signal run, which may raise, as that of Ctrl-C does."""
         self.turns.give()
         try:
             shield.deliver()
-        except BaseException:
+        finally:
             self.turns.take()
-            operation.give_up(Failure(Reason.INTERRUPTED))
-            self._settle(operation)
-            raise
-        self.turns.take()
 
     def _settle(self, operation: Operation) -> None:
         """Let nothing be moved into, or out of, the memory of an operation that has failed."""
