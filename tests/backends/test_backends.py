@@ -35,6 +35,10 @@ def test_several_hosts_without_an_engine_say_what_to_install(tmp_path):
     run_ranks(uses.nothing_installed, 3, (str(tmp_path), ""))
 
 
+def test_shared_memory_says_that_it_does_not_reach_other_hosts(tmp_path):
+    run_ranks(uses.out_of_reach, 3, f"file://{tmp_path}/meet")
+
+
 def test_a_group_on_another_engine(tmp_path):
     run_ranks(uses.other_engine, 3, f"file://{tmp_path}/meet")
 

@@ -96,6 +96,14 @@ def nothing_installed(rank: int, size: int, meeting: Any) -> None:
         dist.init_process_group(store=store, rank=rank, world_size=size, timeout=40.0)
 
 
+def out_of_reach(rank: int, size: int, meeting: str) -> None:
+    """On several hosts with an engine of one: an error says what to ask for."""
+    on_host(rank, 2)
+    others = r"\[2\]" if rank < 2 else r"\[0, 1\]"
+    with pytest.raises(dist.DistBackendError, match=rf"'shm' on rank {rank}: ranks {others} run on another.*'hybrid'"):
+        dist.init_process_group("shm", init_method=meeting, rank=rank, world_size=size, timeout=40.0)
+
+
 def other_engine(rank: int, size: int, meeting: str) -> None:
     """Make groups on another engine than the default group's."""
     dist.init_process_group("shm", init_method=meeting, rank=rank, world_size=size, timeout=40.0)

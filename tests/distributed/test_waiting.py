@@ -65,10 +65,11 @@ def _received_after_a_signal(rank, size):
     dist.gather_object(os.getpid(), pids, dst=1)
     for count in (3, 100_000):
         if rank == 1:
-            _until_asleep(0)
+            _until_asleep(0, 0.2)  # and so not in what came before, which is over by now
             os.kill(pids[0], signal.SIGALRM)
             dist.recv(np.zeros(1), 0, tag=1)
             dist.send(np.full(count, 7.0), 0)
+            dist.recv(np.zeros(1), 0, tag=2)
             continue
         abandoned, values = np.zeros(count), np.zeros(count)
         with pytest.raises(_Limit):
@@ -77,6 +78,7 @@ def _received_after_a_signal(rank, size):
         dist.recv(values, 1)
         assert (values == 7.0).all()
         assert not abandoned.any()
+        dist.send(np.zeros(1), 1, tag=2)
     return True
 
 

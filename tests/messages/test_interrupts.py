@@ -32,10 +32,13 @@ def test_a_handler_runs_once_the_work_is_done(log, number):
     former = signal.signal(number, _raise)
     woken = []
     try:
-        with pytest.raises(_Limit), Shield(lambda: woken.append(number)) as shield:
-            signal.raise_signal(number)
-            assert shield.caught
-            log.append("whole")
+        shield = Shield(lambda: woken.append(number))
+        shield.__enter__()
+        signal.raise_signal(number)
+        assert shield.caught
+        log.append("whole")
+        with pytest.raises(_Limit):
+            shield.__exit__()
         assert signal.getsignal(number) is _raise
     finally:
         signal.signal(number, former)
@@ -46,9 +49,13 @@ def test_a_handler_runs_once_the_work_is_done(log, number):
 def test_every_handler_runs_though_one_raises(log):
     signal.signal(signal.SIGUSR1, _raise)
     signal.signal(signal.SIGALRM, lambda *_: log.append("alarm"))
-    with pytest.raises(_Limit), Shield(lambda: None):
-        signal.raise_signal(signal.SIGUSR1)
-        signal.raise_signal(signal.SIGALRM)
+    shield = Shield(lambda: None)
+    shield.__enter__()
+    signal.raise_signal(signal.SIGUSR1)
+    signal.raise_signal(signal.SIGALRM)
+    assert log == []
+    with pytest.raises(_Limit):
+        shield.__exit__()
     assert log == ["alarm"]
 
 

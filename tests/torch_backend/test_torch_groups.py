@@ -14,6 +14,8 @@ import pytest
 from ranks import run
 from torch_jobs import run_torch, torch_group
 
+from tests.backends.jobs import run_ranks
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -55,6 +57,36 @@ def test_registering_twice_changes_nothing():
     module.register()
     assert dist.Backend._plugins["CORRAL"] is plugin
     assert dist.Backend.backend_list.count("corral") == 1
+
+
+def _on_two_hosts(rank, size, meeting):
+    os.environ["CORRAL_HOST_ID"] = f"host {rank // 2}"
+    import torch
+    import torch.distributed as dist
+
+    with torch_group(rank, size, meeting, timeout=40.0) as world:
+        assert world.corral.name() == "hybrid"
+        for count in (3, 100_000):
+            value = torch.full((count,), float(rank))
+            dist.all_reduce(value)
+            assert value.eq(sum(range(size))).all()
+            work = dist.isend(torch.full((count,), float(rank)), (rank + 1) % size)
+            dist.recv(value, (rank - 1) % size)
+            work.wait()
+            assert value.eq((rank - 1) % size).all()
+        objects = [None] * size
+        dist.all_gather_object(objects, {"rank": rank})
+        assert objects == [{"rank": other} for other in range(size)]
+        some = dist.new_group([0, size - 1])
+        if rank in (0, size - 1):
+            value = torch.ones(2)
+            dist.all_reduce(value, group=some)
+            assert value.tolist() == [2.0, 2.0]
+        dist.barrier()
+
+
+def test_ranks_of_several_hosts_get_an_engine_that_reaches_them(tmp_path):
+    run_ranks(_on_two_hosts, 3, str(tmp_path / "torch"))
 
 
 def _groups(rank, size):

@@ -15,11 +15,13 @@ from corral.backends.capabilities import Capabilities
 from corral.backends.shm_errors import Job, connect_error, error_of, verdict_error
 from corral.backends.shm_names import LABELS, REDUCTIONS
 from corral.distributed.errors import DistBackendError
+from corral.distributed.host_identity import host_identity
 
 __all__ = ["ShmBackend", "ShmRequest"]
 
 _ANY = -1
 _CLOSE_TIMEOUT = 5.0
+_HOST_END = b"\0"  # after a host's name, in what ranks tell each other
 
 
 class ShmRequest:
@@ -89,12 +91,25 @@ class ShmBackend(Backend):
 
     @classmethod
     def create(cls, rank: int, world_size: int, meet: Callable[[bytes], list[bytes]], timeout: float) -> ShmBackend:
-        """Join a job: publish this rank's address, open the others' segments, wait for all."""
+        """Join a job: publish this rank's address, open the others' segments, wait for all.
+
+        Raises
+        ------
+        DistBackendError
+            If the ranks are not all on one host.
+        """
         direct = os.environ.get("CORRAL_SHM_DIRECT", "1") != "0"
         engine = _core.Engine(rank, world_size, direct)
-        addresses = meet(engine.address())
+        told = meet(host_identity().encode() + _HOST_END + engine.address())
+        hosts, addresses = zip(*(each.split(_HOST_END, 1) for each in told), strict=True)
+        elsewhere = [other for other, host in enumerate(hosts) if host != hosts[rank]]
+        if elsewhere:
+            raise DistBackendError(
+                f"the backend 'shm' on rank {rank}: ranks {elsewhere} run on another host, which shared memory does "
+                "not reach. Ask for the backend 'hybrid', or name none in init_process_group, which then chooses it."
+            )
         try:
-            engine.connect(addresses)
+            engine.connect(list(addresses))
         except RuntimeError as error:
             raise connect_error(error, rank) from None
         backend = cls(Job(engine), "world", range(world_size), timeout)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
-from corral.backends.shm import ShmBackend
+from corral.distributed.engines import join
 from corral.distributed.errors import DistTimeoutError
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Descent:
 
 
 def meet(store: Any, ranks: Sequence[int], rank: int, timeout: float) -> Backend:
-    """Make an engine of ranks that meet in a store.
+    """Make an engine of ranks that meet in a store: shared memory where all are on one host, else a hybrid.
 
     Parameters
     ----------
@@ -64,12 +64,12 @@ def meet(store: Any, ranks: Sequence[int], rank: int, timeout: float) -> Backend
     timeout
         Seconds to wait for the others, and for operations later.
     """
-    # What an earlier group of the same name left in the store must not be taken for what this one's ranks say.
-    meeting = store.add(f"corral/meetings/{rank}", 1)
-    keys = [f"corral/meeting/{meeting}/{other}" for other in range(len(ranks))]
 
-    def exchange(address: bytes) -> list[bytes]:
-        store.set(keys[rank], address)
+    def exchange(payload: bytes) -> list[bytes]:
+        # What an earlier group of the same name left in the store must not be taken for what this one's ranks say.
+        meeting = store.add(f"corral/meetings/{rank}", 1)
+        keys = [f"corral/meeting/{meeting}/{other}" for other in range(len(ranks))]
+        store.set(keys[rank], payload)
         try:
             store.wait(keys, timedelta(seconds=timeout))
         except dist.DistStoreError as error:
@@ -80,6 +80,7 @@ def meet(store: Any, ranks: Sequence[int], rank: int, timeout: float) -> Backend
             ) from error
         return [bytes(store.get(key)) for key in keys]
 
-    backend = ShmBackend.create(rank, len(ranks), exchange, timeout)
-    backend.job.global_ranks = dict(enumerate(ranks))  # what errors call them
+    backend = join(None, rank, len(ranks), exchange, timeout)
+    job: Any = backend.job  # type: ignore[attr-defined]
+    job.global_ranks = dict(enumerate(ranks))  # what errors call them
     return backend

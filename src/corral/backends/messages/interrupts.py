@@ -1,8 +1,8 @@
-"""Signals in the middle of the engine's own work: they are held back until what is known of the frames is whole again."""
+"""Signals in the middle of the engine's work: they are held back until what is known of the frames is whole again."""
 
 from __future__ import annotations
 
-import _signal  # whose functions say in a tenth of the time what those of `signal` do
+import _signal  # type: ignore[import-not-found]  # in a tenth of the time, it says what `signal` does
 import signal
 import threading
 from collections.abc import Callable
