@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from corral.arrays.buffers import writable
-from corral.arrays.libraries import copy_into, library_of
+from corral.arrays.libraries import copy_into, is_array, library_of
+from corral.arrays.operations import unbind
 from corral.distributed.errors import MismatchError
-from corral.wire.layout import Array, Branch, Layout, Path, key_text
+from corral.wire.layout import Branch, Layout, Path, key_text
 from corral.wire.senders import Senders
 from corral.wire.theirs import adopted, kind_of
 
@@ -73,25 +74,58 @@ def plan_lazy(tree: Any, senders: Senders, here: int, size: int, allow_pickle: b
     return LazyPlan(into, finish_all)
 
 
-def check_columns(tree: Any, senders: Senders, here: int, size: int) -> None:
-    """Raise `MismatchError` unless a stack of what is sent fits a lazy stack along another dimension than the first."""
+def check_columns(tree: Any, node: Branch, path: Path, senders: Senders, here: int, size: int) -> None:
+    """Raise `MismatchError` unless a stack of what is sent under a path can be written into a lazy stack there."""
+    if node.kind not in ("T", "R", "d"):
+        raise MismatchError(
+            f"{key_text(path)} is a lazy stack on rank {here}, but no TensorDict on rank {senders.ranks[0]}"
+        )
     batch = tuple(tree.batch_size)
-    for path, node in senders.layouts[0].arrays() if senders.layouts else ():
-        shape = (size - 1, *node.shape)
+    name = f"the lazy stack {key_text(path)}" if path else "the lazy stack"
+    if batch[0] != size - 1:
+        raise MismatchError(
+            f"{name} has the batch size {batch} on rank {here}: its first dimension must be {size - 1}, a row for "
+            "each other rank"
+        )
+    sent = tuple(node.batch_size or ())
+    if batch[1 : len(sent) + 1] != sent[: len(batch) - 1]:
+        raise MismatchError(
+            f"rank {senders.ranks[0]} sends a TensorDict of batch size {sent} for {name} on "
+            f"rank {here}, whose rows have the batch size {batch[1:]}"
+        )
+    for at, array in Layout(node).arrays():
+        shape = (size - 1, *array.shape)
+        where = key_text((*path, *at))
         if shape[: len(batch)] != batch:
             raise MismatchError(
-                f"{key_text(path)} has shape {tuple(node.shape)} on rank {senders.ranks[0]}, and its stack would have "
-                f"{shape}, which does not fit the batch size {batch} of the lazy stack on rank {here}"
+                f"{where} has shape {tuple(array.shape)} on rank {senders.ranks[0]}, and its stack would have "
+                f"{shape}, which does not fit the batch size {batch} of {name} on rank {here}"
             )
-        members = [each.get(path if len(path) > 1 else path[0], None) for each in tree.tensordicts]
         part = (*shape[: tree.stack_dim], *shape[tree.stack_dim + 1 :])
-        for member, present in zip(tree.tensordicts, members, strict=True):
-            there = None if present is None else tuple(present.shape)
-            if there != part and (there is not None or member.is_locked):
-                raise MismatchError(
-                    f"{key_text(path)} has shape {tuple(node.shape)} on rank {senders.ranks[0]}, of which a member of "
-                    f"the lazy stack on rank {here} would get {part}: it has {there or 'no such key, and is locked'}"
-                )
+        for member in tree.tensordicts:
+            if _fits(member, at, part):
+                continue
+            there = _shape(member, at)
+            raise MismatchError(
+                f"{where} has shape {tuple(array.shape)} on rank {senders.ranks[0]}, of which a member of "
+                f"{name} on rank {here} would get {part}: it has {there or 'no such key, and is locked'}"
+            )
+
+
+def _fits(member: Any, path: Path, part: tuple[int, ...]) -> bool:
+    """Whether an array of a shape can be written into a member, or set in it."""
+    inner = getattr(member, "tensordicts", None)
+    if inner is not None:  # whose arrays may differ in shape
+        rest = (*part[: member.stack_dim], *part[member.stack_dim + 1 :])
+        return part[member.stack_dim : member.stack_dim + 1] == (len(inner),) and all(
+            _fits(each, path, rest) for each in inner
+        )
+    present = member.get(path[0], None) if isinstance(path[0], str) else None
+    if present is None:
+        return not member.is_locked
+    if len(path) > 1 and hasattr(present, "items"):
+        return _fits(present, path[1:], part)
+    return len(path) == 1 and tuple(getattr(present, "shape", ())) == part
 
 
 def refuse_lazy(senders: Senders, here: int) -> None:
@@ -140,6 +174,12 @@ def _check(part: _Part, rank: int, here: int) -> None:
             f"rank {rank} sends a TensorDict that is no lazy stack for the member of batch size {batch} on "
             f"rank {here}, of which the members differ"
         )
+    sent = layout.root.batch_size
+    if hasattr(member, "tensordicts") and sent is not None and tuple(sent[: len(batch)]) != batch[: len(sent)]:
+        raise MismatchError(
+            f"rank {rank} sends a TensorDict of batch size {tuple(sent)}, which does not fit the batch size {batch} of "
+            f"the member for it on rank {here}"
+        )
     for path, node in layout.arrays():
         shape = tuple(node.shape)
         if shape[: len(batch)] != batch and not any(isinstance(key, int) for key in path):
@@ -147,28 +187,33 @@ def _check(part: _Part, rank: int, here: int) -> None:
                 f"{key_text((*where, *path))} has shape {shape} on rank {rank}, which does not fit the batch size "
                 f"{batch} of the member for it on rank {here}"
             )
-        if member.is_locked and _shape(member, path, node) != shape:
+        if member.is_locked and _shape(member, path) != shape:
             raise MismatchError(
                 f"{key_text((*where, *path))} of rank {rank} has shape {shape}, which the member for it on rank {here} "
                 "lacks: it is locked, so that it cannot be given other keys or shapes"
             )
 
 
-def _shape(member: Any, path: Path, node: Array) -> tuple[int, ...] | None:
+def _shape(member: Any, path: Path) -> tuple[int, ...] | None:
+    """Return the shape of the array that a member has under a path; ``None`` if it has none, or of several shapes."""
     present = member
     for key in path:
         members = getattr(present, "tensordicts", None)
         if members is not None and isinstance(key, int):
             present = members[key] if key < len(members) else None
-        else:
+            continue
+        try:
             present = present.get(key, None) if hasattr(present, "items") else None
+        except RuntimeError:  # the members of a lazy stack differ there
+            return None
     return None if present is None else tuple(present.shape)
 
 
 def _write(member: Any, received: Any) -> None:
     theirs, ours = (getattr(each, "tensordicts", None) for each in (received, member))
-    if theirs is not None and ours is not None and len(theirs) == len(ours):
-        for one, other in zip(ours, theirs, strict=True):
+    if ours is not None:  # what it gives for a key is a copy: its members are what is written
+        parts = theirs if _alike_inside(member, received) and theirs is not None else None
+        for one, other in zip(ours, parts or _pieces(received, member.stack_dim, len(ours)), strict=True):
             _write(one, other)
         return
     for key, value in received.items():
@@ -183,10 +228,28 @@ def _write(member: Any, received: Any) -> None:
             member.set(key, adopted(value) if kind_of(type(member)) else value)
 
 
+def _pieces(value: Any, dim: int, count: int) -> Sequence[Any]:
+    """Return the parts of what came for a lazy stack that are its members'."""
+    batch = getattr(value, "batch_size", None)
+    if batch is not None and len(batch) > dim:
+        pieces: Sequence[Any] = value._unbind(dim) if hasattr(value, "_unbind") else value.unbind(dim)
+        return pieces
+    if hasattr(value, "items") and not getattr(
+        value, "_holds_objects", False
+    ):  # a TensorDict of a smaller batch, or a dict: its arrays have the dimension
+        columns = {key: _pieces(item, dim, count) for key, item in value.items()}
+        return [{key: column[number] for key, column in columns.items()} for number in range(count)]
+    if is_array(value) and len(value.shape) > dim:
+        return unbind(value, dim)
+    return [value] * count
+
+
 def _alike_inside(present: Any, value: Any) -> bool:
     """Whether a received TensorDict can be written entry by entry: lazy stacks go only into such of as many members."""
     theirs, ours = (getattr(each, "tensordicts", None) for each in (value, present))
-    return theirs is None or (ours is not None and len(ours) == len(theirs))
+    if theirs is None:
+        return True
+    return ours is not None and len(ours) == len(theirs) and present.stack_dim == value.stack_dim
 
 
 def _same_place(present: Any, value: Any) -> bool:

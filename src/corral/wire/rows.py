@@ -62,10 +62,6 @@ def plan_rows(tree: Any, layouts: list[Layout | None], ranks: tuple[int, ...], r
         return Plan(*plan_lazy(tree, senders, ranks[root], len(ranks), allow_pickle))
     check_senders(senders)
     refuse_lazy(senders, ranks[root])
-    if trees.kind_of(tree) in ("L", "K"):
-        check_columns(tree, senders, ranks[root], len(ranks))
-        plan = _Planner(senders, ranks[root], len(ranks), allow_pickle).new_tree()
-        return Plan(plan.into, lambda: tree.update(plan.finish(), inplace=True))
     planner = _Planner(senders, ranks[root], len(ranks), allow_pickle)
     if tree is None:
         return planner.new_tree()
@@ -243,6 +239,11 @@ class _Planner:
             raise MismatchError(
                 f"{key_text(path)} is an array{shape} on rank {self.here}, but a container on rank {there}"
             )
+        if kind in ("L", "K"):  # whose entries are its members, not what the senders have
+            check_columns(target, node, path, self.senders, self.here, self.size)
+            make = self.build(node, path)
+            self.finishes.append(lambda: target.update(make(), inplace=True))
+            return
         in_file = bool(getattr(target, "_in_file", False))
         if in_file:
             entries = target._places()
