@@ -297,3 +297,74 @@ def test_indices_in_a_compiled_function() -> None:
     for call in (lambda td, i: td[i], lambda td, i: td.masked_select(i), lambda td, i: td.repeat_interleave(i, 0)):
         with pytest.raises(TypeError, match="knows shapes and dtypes alone"):
             jax.jit(call)(td, mask)
+
+
+def _mapped_over(jnp: Any) -> dict[str, Any]:
+    inner = {"c": jnp.ones((3, 3)), "e": {}}
+    return {
+        "flat": TensorDict(a=jnp.ones((3, 2)), batch_size=[3]),
+        "square": TensorDict(a=jnp.ones((3, 3)), batch_size=[3]),
+        "nested": TensorDict(a=jnp.ones((3, 2)), b=inner, batch_size=[3]),
+        "two dimensions": TensorDict(a=jnp.ones((3, 2, 4)), b=jnp.ones((3, 2)), batch_size=[3, 2]),
+        "of a larger batch inside": TensorDict(
+            a=jnp.ones((3, 4)), b=TensorDict(c=jnp.ones((3, 2)), batch_size=[3, 2]), batch_size=[3]
+        ),
+        "with an object": TensorDict(a=jnp.ones((3, 2)), note="some", batch_size=[3]),
+        "lazy": corral.lazy_stack([TensorDict(a=jnp.ones((3, 2)), batch_size=[3]) for _ in range(2)], 0),
+        "without a batch": TensorDict(a=jnp.ones((3, 2)), b={"c": jnp.ones((3, 1))}),
+    }
+
+
+def _sizes(td: Any) -> list[Any]:
+    inner = [_sizes(value) for _, value in td.items() if isinstance(value, TensorDict)]
+    return [tuple(td.batch_size), *inner]
+
+
+@pytest.mark.parametrize("name", _mapped_over(np))
+def test_batches_that_jax_maps_over(name: str) -> None:
+    jax = pytest.importorskip("jax")
+    td = _mapped_over(jax.numpy)[name]
+    wanted = _sizes(td[:, 0] if name == "lazy" else td[0] if td.batch_size else td)
+    kept = _sizes(td)
+    if not td.batch_size:  # what has no batch gets one
+        kept = [(3,), [(3,)]]
+    seen = []
+
+    def one(row: Any) -> Any:
+        seen.append(_sizes(row))
+        return row
+
+    found = [
+        jax.vmap(one)(td),
+        jax.jit(jax.vmap(one))(td),
+        jax.lax.map(one, td),
+        jax.lax.scan(lambda carry, row: (carry, one(row)), 0.0, td)[1],
+    ]
+    assert seen == [wanted] * len(seen)
+    assert len(seen) >= 4
+    assert [_sizes(each) for each in found] == [kept] * 4
+    assert [plain(jax.tree.leaves(each)) for each in found] == [plain(jax.tree.leaves(td))] * 4
+
+
+def test_tensordicts_made_while_jax_maps() -> None:
+    jax = pytest.importorskip("jax")
+    td = TensorDict(a=jax.numpy.arange(6.0).reshape(3, 2), batch_size=[3])
+    made = jax.lax.scan(lambda carry, row: (carry, TensorDict(q=row["a"].sum())), 0.0, td)[1]
+    assert (made.batch_size, made["q"].tolist()) == ((3,), [1, 5, 9])
+    assert jax.vmap(jax.vmap(lambda x: TensorDict(q=x)))(td["a"]).batch_size == (3, 2)
+    carried = jax.lax.scan(lambda carry, row: (carry + row, carry), td[0] * 0, td)
+    assert [each.batch_size for each in carried] == [(), (3,)]
+    second = TensorDict(a=jax.numpy.ones((3, 2, 4)), batch_size=[3, 2])
+    assert jax.vmap(lambda row: row, 1, 1)(second).batch_size == (3, 2)
+    axes = jax.tree.map(lambda _: 0, td)
+    assert jax.vmap(lambda row: row["a"].sum(), (axes,))(td).shape == (3,)
+    assert jax.grad(lambda tree: jax.vmap(lambda row: row["a"].sum())(tree).sum())(td).batch_size == (3,)
+
+
+def test_functions_of_jax_are_compiled_for_rows_and_batches_apart() -> None:
+    jax = pytest.importorskip("jax")
+    size = jax.jit(lambda td: jax.numpy.array([*td.batch_size, -1]))
+    rows = TensorDict(a=jax.numpy.ones((3, 2)), batch_size=[3])
+    assert jax.vmap(size)(rows).tolist() == [[-1]] * 3
+    assert size(TensorDict(a=jax.numpy.ones(2), batch_size=[2])).tolist() == [2, -1]
+    assert size(TensorDict(a=jax.numpy.ones(2))).tolist() == [-1]

@@ -25,11 +25,16 @@ class _Dict:
 
     As the shape of a leaf is no part of a tree's structure, neither are the lengths of the batch: two contexts are
     equal if the batches have as many dimensions. The order in which keys were set is kept, and not compared.
+
+    For JAX, `counts` are the numbers of dimensions of the children: its transformations map over a dimension of all
+    leaves, or add one. As trees of axes or shardings are made by mapping over a TensorDict, and are compared with it,
+    a child that is no array, which has no such number, counts as equal to any.
     """
 
-    __slots__ = ("device", "keys", "kind", "names", "order", "size")
+    __slots__ = ("counts", "device", "keys", "kind", "names", "order", "size")
 
-    def __init__(self, td: Any, keys: tuple[str, ...], order: tuple[str, ...]) -> None:
+    def __init__(self, td: Any, keys: tuple[str, ...], order: tuple[str, ...], counts: tuple[Any, ...] = ()) -> None:
+        self.counts = counts
         self.kind = type(td)
         self.keys = keys
         self.order = order
@@ -41,7 +46,10 @@ class _Dict:
         return self.kind, self.keys, len(self.size), self.device, self.names
 
     def __eq__(self, other: object) -> bool:
-        return self._facts() == other._facts() if isinstance(other, _Dict) else NotImplemented
+        if not isinstance(other, _Dict):
+            return NotImplemented
+        pairs = zip(self.counts, other.counts, strict=False)
+        return self._facts() == other._facts() and all(m == n or m is None or n is None for m, n in pairs)
 
     def __hash__(self) -> int:
         return hash(self._facts())
@@ -54,19 +62,22 @@ class _Dict:
         leaves = list(values)
         if any(leaf is None for leaf in leaves):
             return None
-        shapes = [
-            tuple(leaf.shape)
-            for leaf in leaves
-            if hasattr(leaf, "shape") and not (isinstance(leaf, Base) and leaf._fits_any)
-        ]
         size, dims = self.size, len(self.size)
         names = self.names
-        if any(shape[:dims] != size for shape in shapes):
+        more = self._more(leaves)
+        follow = [isinstance(leaf, Base) and (leaf._fits_any or bool(more and _is_bare(leaf))) for leaf in leaves]
+        shapes = [
+            tuple(leaf.shape)
+            for leaf, follows in zip(leaves, follow, strict=True)
+            if hasattr(leaf, "shape") and not follows
+        ]
+        if more or any(shape[:dims] != size for shape in shapes):
             # A dimension was added in front, as by vmap, or the shapes share what they share.
             added = all(shape[1 : dims + 1] == size for shape in shapes)
+            wanted = max(dims + more, 0) if more else dims + added
             common: list[int] = []
             for lengths in zip(*shapes, strict=False):
-                if len(set(lengths)) > 1 or len(common) == dims + added:
+                if len(set(lengths)) > 1 or len(common) == wanted:
                     break
                 common.append(lengths[0])
             size = Size(common)
@@ -75,10 +86,30 @@ class _Dict:
         if any(str(getattr(leaf, "device", device)) != device for leaf in leaves if not isinstance(leaf, Base)):
             device = None
         entries = {
-            key: leaf._resized(size) if isinstance(leaf, Base) and leaf._fits_any else leaf
-            for key, leaf in zip(self.keys, leaves, strict=True)
+            key: leaf._resized(size) if follows else leaf
+            for key, leaf, follows in zip(self.keys, leaves, follow, strict=True)
         }
         return self.kind._make({key: entries[key] for key in self.order}, size, device, names)
+
+    def _more(self, leaves: list[Any]) -> int:
+        """Return how many dimensions all children have more than they had: 0 if that differs, or is not known."""
+        pairs = [(_count(leaf), count) for leaf, count in zip(leaves, self.counts, strict=False)]
+        more = {now - before for now, before in pairs if now is not None and before is not None}
+        return int(more.pop()) if len(more) == 1 else 0
+
+
+def _count(leaf: Any) -> int | None:
+    """Return the number of dimensions of a child; ``None`` if it has none, or has those of what it is in."""
+    if not hasattr(leaf, "shape") or (isinstance(leaf, Base) and (leaf._fits_any or _is_bare(leaf))):
+        return None
+    return len(leaf.shape)
+
+
+def _is_bare(td: Base) -> bool:
+    """Whether a TensorDict has nothing that has dimensions, so that its batch can be any."""
+    return not td._holds_objects and all(
+        isinstance(child, Base) and (child._fits_any or _is_bare(child)) for child in td._children()
+    )
 
 
 class _Stack(NamedTuple):
@@ -204,7 +235,8 @@ def _flatten(td: Any, sort: bool, kept: bool = False) -> tuple[list[Any], _Conte
     items = dict(td._source.items())
     order = tuple(items)
     keys = tuple(sorted(items)) if sort else order
-    return [items[key] for key in keys], _Dict(td, keys, order), keys
+    values = [items[key] for key in keys]
+    return values, _Dict(td, keys, order, tuple(map(_count, values)) if kept else ()), keys
 
 
 def _unflatten(context: _Context, values: Iterable[Any]) -> Any:
