@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -137,6 +138,37 @@ OPERATIONS: dict[str, Callable[[Any], Any]] = {
     "dict": lambda td: td.set("q", {"r": td["a"]}),
     "update": lambda td: td.update(td.clone().rename_("r", "s").exclude("n")),
     "get_at": lambda td: td.get_at("n", 0),
+    **{
+        f"{name} of {what}": (
+            lambda td, name=name, other=other: getattr(operator, name)(td, td if other is None else other)
+        )
+        for name in ("eq", "ne", "lt", "le", "gt", "ge", "add", "mul")
+        for what, other in (("each other", None), ("a number", 1), ("an array", torch.ones(2, 3)))
+    },
+    "|": lambda td: td.bool() | td.bool(),
+    "^": lambda td: td.bool() ^ True,
+    "&": lambda td: td.bool() & td.bool(),
+    "~": lambda td: ~td.bool(),
+    **{
+        f"{name} {dim}": (lambda td, name=name, dim=dim: getattr(td.double(), name)(dim=dim))
+        for name in ("sum", "mean", "prod", "std", "logsumexp", "min", "max", "cummin", "cummax", "softmax")
+        for dim in (0, 1, -1)
+    },
+    **{
+        f"{name} {dim} kept": (lambda td, name=name, dim=dim: getattr(td.double(), name)(dim=dim, keepdim=True))
+        for name in ("sum", "logsumexp", "min", "max")
+        for dim in (0, 1)
+    },
+    **{
+        f"{name} of features": (lambda td, name=name: getattr(td.double(), name)(dim="feature"))
+        for name in ("sum", "mean", "var", "prod")
+    },
+    **{
+        f"{name} {dim}": (lambda td, name=name, dim=dim: getattr(td.bool(), name)(dim))
+        for name in ("all", "any")
+        for dim in (0, 1, -1)
+    },
+    "quantiles": lambda td: td.double().quantile(torch.tensor([0.1, 0.9], dtype=torch.float64), dim=1),
 }
 
 
@@ -195,3 +227,19 @@ def test_an_index_of_everything_gives_the_same_tensordict() -> None:
         td = named(kind)
         assert all(td[index] is td for index in (slice(None), ..., (), (slice(None), slice(None)), (..., slice(None))))
         assert td[0:] is not td
+
+
+@pytest.mark.parametrize("name", ["min", "max", "amin", "amax", "cummin", "cummax", "sum", "all"])
+def test_reductions_leave_no_more_names_than_dimensions(name: str) -> None:
+    result = getattr(named(TensorDict), name)(1)
+    for td in result if isinstance(result, tuple) else [result]:
+        assert len(td.names) == len(td.batch_size)
+        assert len(td["n"].names) == len(td["n"].batch_size)
+        assert td.names[0] == td["n"].names[0] == "x"
+
+
+def test_comparisons_leave_the_names_of_their_operands() -> None:
+    td = named(TensorDict)
+    td["note"] = "some"
+    assert (td == td).names == [None, None]
+    assert (td.names, td["n"].names) == (["x", "y"], ["x", "y", "z"])

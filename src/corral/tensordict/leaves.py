@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias, TypeVar
 
 from corral.tensordict.base import Base
-from corral.tensordict.names import Names
+from corral.tensordict.names import Names, some_names
 from corral.tensordict.nested_keys import unravel_key
 from corral.tensordict.sizes import Size
 
@@ -170,7 +170,8 @@ def mapped(
     drop : bool
         Leave out nested TensorDicts without leaves.
     rename : callable, optional
-        Takes the names of dimensions and returns those of the resized batch, which has none by default.
+        Takes the names of dimensions and returns those of the resized batch, which has none by default. Where that has
+        fewer dimensions, it takes the first.
 
     Examples
     --------
@@ -193,8 +194,9 @@ def mapped(
             source[key] = nested
     if resize is None:
         return td._make(source, td._batch_size, td._device, td._names)
-    names = None if rename is None or td._names is None else rename(td._names)
-    return td._make(source, resize(td._batch_size), td._device, names)
+    size = resize(td._batch_size)
+    names = None if rename is None or td._names is None else some_names((rename(td._names) or ())[: len(size)])
+    return td._make(source, size, td._device, names)
 
 
 def zipped(td: T, other: Base, function: Callable[[Any, Any], Any]) -> T | None:

@@ -70,6 +70,12 @@ class Pointwise(Arithmetic):
             result._lock(False)
         return result
 
+    def _unnamed(self, function: Binary, other: Any) -> Any:
+        """Do the same; as in tensordict, names of dimensions are left out unless the operand is an array of a batch."""
+        result = self._binary(function, other)
+        kept = result is NotImplemented or not (isinstance(other, (Base, Mapping, *SCALARS)) or not other.shape)
+        return result if kept else result._forget_names()
+
     def _zip(self, function: Binary, other: Base) -> Self:
         entries = other._source
         if entries.keys() != self._source.keys():
@@ -168,13 +174,13 @@ class Pointwise(Arithmetic):
         return result
 
     def __or__(self, other: Any) -> Self:
-        result: Self = self._binary(operator.or_, other)
+        result: Self = self._unnamed(operator.or_, other)
         return result
 
     __ror__ = __or__
 
     def __xor__(self, other: Any) -> Self:
-        result: Self = self._binary(operator.xor, other)
+        result: Self = self._unnamed(operator.xor, other)
         return result
 
     __rxor__ = __xor__
@@ -196,27 +202,27 @@ class Pointwise(Arithmetic):
     # Comparison
 
     def __eq__(self, other: object) -> Any:
-        result = self._binary(operator.eq, other)
+        result = self._unnamed(operator.eq, other)
         return False if result is NotImplemented else result
 
     def __ne__(self, other: object) -> Any:
-        result = self._binary(operator.ne, other)
+        result = self._unnamed(operator.ne, other)
         return True if result is NotImplemented else result
 
     def __lt__(self, other: Any) -> Self:
-        result: Self = self._binary(operator.lt, other)
+        result: Self = self._unnamed(operator.lt, other)
         return result
 
     def __le__(self, other: Any) -> Self:
-        result: Self = self._binary(operator.le, other)
+        result: Self = self._unnamed(operator.le, other)
         return result
 
     def __gt__(self, other: Any) -> Self:
-        result: Self = self._binary(operator.gt, other)
+        result: Self = self._unnamed(operator.gt, other)
         return result
 
     def __ge__(self, other: Any) -> Self:
-        result: Self = self._binary(operator.ge, other)
+        result: Self = self._unnamed(operator.ge, other)
         return result
 
     __hash__ = None  # type: ignore[assignment]

@@ -189,6 +189,7 @@ class Reductions(Base):
             self,
             lambda leaf, _: reductions.logsumexp(leaf, dims, keepdim) if dims else leaf,
             lambda size: _resized(size, dims, keepdim),
+            rename=lambda names: _left(names, dims, keepdim),
         )
         return result if out is None else out.update(result, inplace=True)
 
@@ -221,6 +222,7 @@ class Reductions(Base):
             self,
             lambda leaf, _: reductions.reduce(name, leaf, axis),
             lambda size: _resized(size, (axis,), False),
+            rename=lambda names: _left(names, (axis,), False),
         )
 
     def _reduce(
@@ -268,7 +270,12 @@ class Reductions(Base):
                 name, lambda leaf, dim, keepdim: reductions.cumulate(name, leaf, dim), dim, False, True
             )
         (axis,) = self._dims(name, dim)
-        result = mapped(self, lambda leaf, _: reductions.cumulate(name, leaf, axis), lambda _: self._batch_size)
+        result = mapped(
+            self,
+            lambda leaf, _: reductions.cumulate(name, leaf, axis),
+            lambda _: self._batch_size,
+            rename=lambda names: names,
+        )
         return _separated(result, indices)
 
     def _reduced(
@@ -306,7 +313,7 @@ class Reductions(Base):
                 self,
                 lambda leaf, _: function(leaf, axis, keepdim),
                 resize,
-                rename=lambda names: tuple(name for i, name in enumerate(names) if keepdim or i not in dims),
+                rename=lambda names: (*(None,) * len(first), *_left(names, dims, keepdim)),
             )
         return result if key_transform is None else renamed(result, key_transform)
 
@@ -321,6 +328,7 @@ class Reductions(Base):
             self,
             lambda leaf, td: function(_features_last(leaf, len(td._batch_size)), -1, False),
             lambda size: Size((*first, *size)),
+            rename=lambda names: (*(None,) * len(first), *names),
         )
 
     def _together(self, name: str, function: Reduce, dim: Any, keepdim: bool) -> Any:
@@ -368,6 +376,11 @@ def _resized(size: Size, dims: tuple[int, ...], keepdim: bool) -> Size:
     if keepdim:
         return Size(1 if i in dims else length for i, length in enumerate(size))
     return Size(length for i, length in enumerate(size) if i not in dims)
+
+
+def _left(names: tuple[Any, ...], dims: tuple[int, ...], keepdim: bool) -> tuple[Any, ...]:
+    """Return the names of the dimensions that a reduction leaves."""
+    return tuple(name for i, name in enumerate(names) if keepdim or i not in dims)
 
 
 def _features_last(leaf: Any, batch_dims: int) -> Any:
