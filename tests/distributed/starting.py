@@ -35,9 +35,7 @@ _USES_TORCH = re.compile(
     r"^ *(import torch|from torch|import tensordict|from tensordict)|importorskip\(.torch", re.MULTILINE
 )
 # Of tests about how processes begin and end, which have ranks that are started as users' are.
-_ABOUT_PROCESSES = re.compile(
-    r"kill|SIG[A-Z]{3}|exits=|_exit|sys\.exit|\.modules|fork|getpid|/proc|atexit|except_hook"
-)
+_ABOUT_PROCESSES = re.compile(r"kill|SIG[A-Z]{3}|exits=|_exit|sys\.exit|\.modules|fork|getpid|/proc|atexit|except_hook")
 _MANY = 16  # ranks that are forked in any case: importing the same in each would take longer than most tests, too
 _START = 60.0  # seconds for mpirun to start the ranks
 _END = 10.0  # seconds for mpirun to end once they have
