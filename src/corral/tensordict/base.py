@@ -315,7 +315,7 @@ class Base(Named, Blocks):
         source, check = self._source, self._check
         size, count = self._batch_size, len(self._batch_size)
         plain = self._device is None
-        tensor: Any = sys.modules["torch"].Tensor if "torch" in sys.modules else np.ndarray
+        tensor: Any = sys.modules["torch"].Tensor if "torch" in sys.modules else None
         for key, value in entries.items():
             kind = type(value)
             if type(key) is not str:
