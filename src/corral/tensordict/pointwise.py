@@ -73,8 +73,10 @@ class Pointwise(Arithmetic):
     def _unnamed(self, function: Binary, other: Any) -> Any:
         """Do the same; as in tensordict, names of dimensions are left out unless the operand is an array of a batch."""
         result = self._binary(function, other)
-        kept = result is NotImplemented or not (isinstance(other, (Base, Mapping, *SCALARS)) or not other.shape)
-        return result if kept else result._forget_names()
+        if not isinstance(result, Base):  # refused, or an array: of which objects are equal
+            return result
+        forgets = isinstance(other, (Base, Mapping, *SCALARS)) or not other.shape
+        return result._forget_names() if forgets else result
 
     def _zip(self, function: Binary, other: Base) -> Self:
         entries = other._source
