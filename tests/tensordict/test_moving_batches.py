@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corral import TensorDict
+from corral.arrays import library_of
 from tests.tensordict.comparing import batches, compare, made_of, outcome, specs
 
 dims = st.integers(-4, 4)
@@ -20,6 +21,11 @@ NUMBERS = ("float32", "int64", "float64", "int16")
 
 def table(functions: dict[str, Callable[..., Any]]) -> Any:
     return pytest.mark.parametrize("function", functions.values(), ids=functions.keys())
+
+
+def _zeros(leaf: Any) -> Any:
+    """Return zeros in the place of what is not set: anything, also what is not a number."""
+    return leaf.zero_() if library_of(leaf) == "torch" else np.zeros_like(leaf)
 
 
 MOVES = {
@@ -80,7 +86,7 @@ MOVES = {
     "new_zeros list": lambda td, i, j, n: td.new_zeros(n),
     "new_ones": lambda td, i, j, n: td.new_ones(*n, dtype=torch.float64),
     "new_full": lambda td, i, j, n: td.new_full(n, 7),
-    "new_empty": lambda td, i, j, n: td.new_empty(*n).apply(lambda x: x * 0, filter_empty=False),
+    "new_empty": lambda td, i, j, n: td.new_empty(*n).apply(_zeros, filter_empty=False),
 }
 
 
