@@ -218,14 +218,7 @@ class Base(Named, Blocks):
 
     def _check_entry(self, key: str, value: Any) -> Any:
         """Do the same as `_check`, and refuse what contains this TensorDict, which may not be a new one."""
-        size = self._batch_size
-        if (
-            self._device is None
-            and (type(value) is np.ndarray or (library_of(value) == "torch" and not value.is_nested))
-            and (not size or value.shape[: len(size)] == size)
-        ):
-            return value
-        entry = self._check_other(key, value)
+        entry = self._check(key, value)
         if isinstance(entry, Base):
             self._refuse_itself(key, value, entry)
         return entry

@@ -108,11 +108,7 @@ class LazyMasks(LazyValues):
     @undone
     def rot90(self, k: int = 1, dims: Sequence[int] = (0, 1)) -> Self:
         """Return a lazy stack that is rotated in the plane of two batch dimensions, `k` times by 90 degrees."""
-        if len(self._batch_size) < 2:
-            raise RuntimeError("rot90 requires at least 2 batch dimensions")
-        if len(dims) != 2:
-            raise RuntimeError("rot90 requires exactly 2 dims")
-        first, second = (self._dim_of(dim) for dim in dims)
+        first, second = self._plane(dims)
         k %= 4
         if k == 0:
             return self

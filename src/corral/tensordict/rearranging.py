@@ -147,14 +147,18 @@ class Rearranging(Shaping):
 
         return self._batch_op(move, size, self._names, inplace)
 
-    @undone
-    def rot90(self, k: int = 1, dims: Sequence[int] = (0, 1)) -> Self:
-        """Return a TensorDict turned `k` times by a quarter, from the first of two batch dimensions to the second."""
+    def _plane(self, dims: Sequence[int]) -> tuple[int, int]:
+        """Return the two batch dimensions that `rot90` turns."""
         if len(self._batch_size) < 2:
             raise RuntimeError("rot90 requires at least 2 batch dimensions")
         if len(dims) != 2:
             raise RuntimeError("rot90 requires exactly 2 dims")
-        first, second = (self._dim_of(dim) for dim in dims)
+        return self._dim_of(dims[0]), self._dim_of(dims[1])
+
+    @undone
+    def rot90(self, k: int = 1, dims: Sequence[int] = (0, 1)) -> Self:
+        """Return a TensorDict turned `k` times by a quarter, from the first of two batch dimensions to the second."""
+        first, second = self._plane(dims)
         k %= 4
         if k == 0:
             return self
