@@ -1,7 +1,9 @@
 // The life of a collective in its group: its number, its entry in the log, and how it fails on every rank alike.
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <utility>
+#include <vector>
 
 #include "engine.h"
 
@@ -35,19 +37,18 @@ Group* Engine::add_group(uint64_t context, std::vector<uint32_t> members) {
     place->members = std::move(members);
     place->rank =
         static_cast<uint32_t>(std::find(place->members.begin(), place->members.end(), rank_) - place->members.begin());
-    // What peers that made the group earlier have given up on already.
+    // What peers that made the group earlier have given up on already. Taken out first: acting on it drops parts of
+    // calls from the same queues.
+    std::vector<std::pair<uint32_t, Arrival>> given_up;
     for (uint32_t member : place->members) {
         auto& queue = peers_[member].unexpected;
-        for (auto at = queue.begin(); at != queue.end();) {
-            if (at->message.kind == Kind::abort && at->message.context == context) {
-                Arrival a = std::move(*at);
-                at = queue.erase(at);
-                abort_arrived(member, a.message, a.bytes.data(), static_cast<uint32_t>(a.bytes.size()));
-            } else {
-                ++at;
-            }
-        }
+        auto is_of_it = [&](const Arrival& a) { return a.message.kind == Kind::abort && a.message.context == context; };
+        auto rest = std::stable_partition(queue.begin(), queue.end(), std::not_fn(is_of_it));
+        for (auto at = rest; at != queue.end(); ++at) given_up.emplace_back(member, std::move(*at));
+        queue.erase(rest, queue.end());
     }
+    for (auto& [member, a] : given_up)
+        abort_arrived(member, a.message, a.bytes.data(), static_cast<uint32_t>(a.bytes.size()));
     return place.get();
 }
 

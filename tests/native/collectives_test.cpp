@@ -211,6 +211,49 @@ void subgroups() {
     });
 }
 
+// Calls that a rank gave up in a group that another makes only later, with other messages between them.
+void given_up_before() {
+    Ranks ranks(2, true);
+    ranks.run([](uint32_t me, Engine& engine, Group& world) {
+        std::vector<unsigned char> own(1000, 3), message(100, static_cast<unsigned char>(7));
+        std::vector<std::vector<unsigned char>> into(2, std::vector<unsigned char>(1000, 9));
+        constexpr int calls = 5;
+        Group* group = nullptr;
+        if (me == 0) {
+            group = engine.add_group(100, {0, 1});
+            for (uint64_t i = 0; i < calls; ++i) {
+                auto op = gather_of(*group, 1, own, into);
+                engine.start(op);
+                auto send = make_send(1, i, message.data(), message.size());
+                engine.start(send);
+                engine.abort_group(*group);
+                CHECK(engine.wait(op, patience, {}).reason == Reason::aborted);
+                CHECK(!engine.wait(send, patience, {}));
+            }
+        }
+        CHECK(!run(engine, std::make_shared<Barrier>(world)));
+        if (me == 1) {
+            group = engine.add_group(100, {0, 1});
+            for (int i = 0; i < calls; ++i) {
+                Failure f = run(engine, gather_of(*group, 1, own, into));
+                CHECK(f.reason == Reason::aborted && f.rank == 0);
+            }
+            for (auto& memory : into)
+                for (auto b : memory) CHECK(b == 9);
+            for (uint64_t i = 0; i < calls; ++i) {
+                std::vector<unsigned char> got(message.size());
+                auto receive = make_receive(0, i, got.data(), got.size());
+                engine.start(receive);
+                CHECK(!engine.wait(receive, patience, {}));
+                CHECK(got == message);
+            }
+        }
+        auto op = gather_of(*group, 1, own, into);
+        CHECK(!run(engine, op) && op->verdict.status == 0);
+        if (me == 1) CHECK(into[0] == own);
+    });
+}
+
 }  // namespace
 
 int main() {
@@ -222,5 +265,6 @@ int main() {
         losses(direct);
     }
     subgroups();
+    given_up_before();
     std::puts("collectives: passed");
 }
