@@ -201,6 +201,17 @@ def register_container(type: type, entries: str, batch_size: str, others: tuple[
 def survey(tree: object, array: type, write: bool) -> tuple[bytes, list[object]] | None:
     """What a tree looks like, and its leaves, where all are plain arrays."""
 
+def register_keys(entries: str, kinds: dict[type, bool], elsewhere: object) -> None:
+    """
+    Teach the core to read keys of containers: the attribute that has their entries, whether entries of a class are containers, and who appends the keys of containers without a dict.
+    """
+
+def collect_keys(container: object, nested: bool, leaves_only: bool) -> list[object]:
+    """A container's keys, in order."""
+
+def count_keys(container: object, nested: bool, leaves_only: bool) -> int:
+    """How many keys that would be."""
+
 class Piece:
     """A contiguous part of memory."""
 

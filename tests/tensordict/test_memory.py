@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensordict
 import torch
 
 import corral
@@ -216,3 +217,35 @@ def test_numpy_users_need_not_import_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[2, 2, 3] []"
+
+
+def _many(kind: Any, gradient: bool) -> Any:
+    """Entries of one TensorDict that are enough to be copied together: of several dtypes, strides and origins."""
+    entries: dict[str, Any] = {f"x{i}": torch.arange(i, i + 12.0).reshape(4, 3) for i in range(6)}
+    entries |= {"t": torch.arange(12).reshape(3, 4).t(), "e": torch.ones(4, 1).expand(4, 3), "c": torch.zeros(4, 0)}
+    entries["w"] = torch.arange(4.0).requires_grad_(gradient)
+    return kind(entries, batch_size=[4])
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+def test_many_tensors_are_cloned_as_each_alone(gradient: bool) -> None:
+    td, expected = _many(TensorDict, gradient), _many(tensordict.TensorDict, gradient)
+    for copy, theirs in ((td.clone(), expected.clone()), (td[1:3].clone(), expected[1:3].clone())):
+        assert list(copy.keys()) == list(theirs.keys())
+        for key, leaf in copy.items():
+            assert torch.equal(leaf, theirs[key])
+            assert leaf.stride() == theirs[key].stride()
+            assert leaf.data_ptr() != td[key].data_ptr() or not leaf.numel()
+    if gradient:
+        td.clone()["w"].sum().backward()
+        assert td["w"].grad.tolist() == [1.0] * 4
+
+
+def test_many_tensors_are_cloned_under_a_transform_of_torch() -> None:
+    td = TensorDict({f"x{i}": torch.arange(i, i + 12.0).reshape(4, 3) for i in range(10)}, batch_size=[4])
+
+    def function(row: torch.Tensor) -> torch.Tensor:
+        copy = TensorDict({f"x{i}": row + i for i in range(10)}, batch_size=[]).clone()
+        return sum(copy.values())
+
+    assert torch.equal(torch.vmap(function)(td["x0"]), td["x0"] * 10 + 45)

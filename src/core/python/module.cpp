@@ -10,6 +10,7 @@
 
 #include "../arrays.h"
 #include "group.h"
+#include "keys.h"
 #include "memory.h"
 #include "mpi_port.h"
 #include "received.h"
@@ -348,6 +349,15 @@ NB_MODULE(_core, m) {
         },
         nb::sig("def survey(tree: object, array: type, write: bool) -> tuple[bytes, list[object]] | None"),
         "tree"_a.none(), "array"_a, "write"_a, "What a tree looks like, and its leaves, where all are plain arrays.");
+    m.def("register_keys", &register_keys,
+          nb::sig("def register_keys(entries: str, kinds: dict[type, bool], elsewhere: object) -> None"), "entries"_a,
+          "kinds"_a, "elsewhere"_a,
+          "Teach the core to read keys of containers: the attribute that has their entries, whether entries of a class "
+          "are containers, and who appends the keys of containers without a dict.");
+    m.def("collect_keys", &collect_keys,
+          nb::sig("def collect_keys(container: object, nested: bool, leaves_only: bool) -> list[object]"),
+          "container"_a, "nested"_a, "leaves_only"_a, "A container's keys, in order.");
+    m.def("count_keys", &count_keys, "container"_a, "nested"_a, "leaves_only"_a, "How many keys that would be.");
     register_memory(m);
     register_mpi_port(m);
 }

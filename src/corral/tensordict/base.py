@@ -24,6 +24,8 @@ _LOCKED = (
     "sure the key is present."
 )
 
+_SEVERAL = 8  # entries from which on it pays to see whether one call can do something to all of them
+
 
 _leaf_types: set[type[Any]] = {np.ndarray}
 """Types of leaves that have been met."""
@@ -79,10 +81,12 @@ class Base(Named, Blocks):
         return self._map_resized(function, batch_size, len(self._batch_size), names)
 
     def _map_values(self, function: Callable[[Any], Any]) -> Self:
-        source = {
-            key: value._map_values(function) if isinstance(value, Base) else function(value)
-            for key, value in self._source.items()
-        }
+        values = self._source.values()
+        many = getattr(function, "many", None)  # does the same to several arrays at once, where it can
+        done = None if many is None or len(values) < _SEVERAL else many([*values])
+        if done is None:
+            done = [value._map_values(function) if isinstance(value, Base) else function(value) for value in values]
+        source = dict(zip(self._source, done, strict=True))
         return self._make(source, self._batch_size, self._device, self._names)
 
     def _map_resized(self, function: Callable[[Any], Any], root: Size, replaced: int, names: Names = None) -> Self:

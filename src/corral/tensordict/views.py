@@ -7,6 +7,11 @@ from typing import Any
 
 from corral.tensordict.base import Base
 
+try:
+    from corral._core import collect_keys, count_keys, register_keys
+except ImportError:  # other systems do without
+    register_keys = None  # type: ignore[assignment]
+
 __all__ = ["ItemsView", "KeysView", "ValuesView"]
 
 
@@ -19,7 +24,6 @@ class _NestedKinds(dict[type, bool]):
 
 
 _nested_kinds = _NestedKinds()
-_FEW = 12  # entries that are sooner looked at one by one than by their classes
 
 
 class _View:
@@ -53,7 +57,7 @@ class _View:
         if not self._nested and not self._leaves_only:
             return len(self._td._source)
         if self._is_leaf is None:
-            return _count(self._td, self._nested, self._leaves_only)
+            return count_keys(self._td, self._nested, self._leaves_only)
         return sum(1 for _ in self._pairs())
 
 
@@ -68,9 +72,7 @@ class KeysView(_View):
             return iter(self._td._source)
         if self._sort or self._is_leaf is not None:
             return (key for key, _ in self._pairs())
-        found: list[Any] = []
-        _collect(self._td, (), self._nested, self._leaves_only, found)
-        return iter(found)
+        return iter(collect_keys(self._td, self._nested, self._leaves_only))
 
     def __contains__(self, key: object) -> bool:
         parts = tuple(_parts(key))
@@ -136,57 +138,28 @@ def _parts(key: Any) -> Iterator[Any]:
 
 def _collect(td: Base, prefix: tuple[str, ...], nested: bool, leaves_only: bool, found: list[Any]) -> None:
     """Append the keys in their order; a generator for each TensorDict would take twice as long."""
-    source = td._source
-    plain = type(source) is dict
-    if plain and not _has_nested(source):
-        if not prefix:
-            found += source
-        elif len(prefix) == 1:
-            first = prefix[0]
-            found += [(first, key) for key in source]
-        else:
-            found += [(*prefix, key) for key in source]
-        return
-    kinds = _nested_kinds
-    for key, value in source.items() if plain else td._peeks():
-        if kinds[type(value)] if plain else isinstance(value, Base):
-            name = (*prefix, key)
+    for key, value in td._peeks():
+        name = (*prefix, key) if prefix else key
+        if _nested_kinds[type(value)]:
             if nested:
-                _collect(value, name, True, leaves_only, found)
+                _collect(value, (*prefix, key), True, leaves_only, found)
             if not leaves_only:
-                found.append(name if prefix else key)
+                found.append(name)
         else:
-            found.append((*prefix, key) if prefix else key)
+            found.append(name)
 
 
-def _has_nested(source: dict[str, Any]) -> bool:
-    """Whether an entry is a TensorDict: classes are looked at, which are fewer than entries."""
-    kinds = _nested_kinds
-    if len(source) <= _FEW:
-        for value in source.values():  # noqa: SIM110  # a generator takes longer than all of this
-            if kinds[type(value)]:
-                return True
-        return False
-    return any(map(kinds.__getitem__, {*map(type, source.values())}))
+if register_keys is not None:
+    register_keys("_source", _nested_kinds, _collect)
+else:
 
+    def collect_keys(container: Any, nested: bool, leaves_only: bool) -> list[Any]:
+        found: list[Any] = []
+        _collect(container, (), nested, leaves_only, found)
+        return found
 
-def _count(td: Base, nested: bool, leaves_only: bool) -> int:
-    """Return how many keys there are; a list that is made of them asks for it."""
-    source = td._source
-    count = len(source)
-    if type(source) is not dict:
-        values = [value for _, value in td._peeks() if isinstance(value, Base)]
-    elif not _has_nested(source):
-        return count
-    else:
-        kinds = _nested_kinds
-        values = [value for value in source.values() if kinds[type(value)]]
-    if leaves_only:
-        count -= len(values)
-    if nested:
-        for value in values:
-            count += _count(value, True, leaves_only)
-    return count
+    def count_keys(container: Any, nested: bool, leaves_only: bool) -> int:
+        return len(collect_keys(container, nested, leaves_only))
 
 
 def _walk(
