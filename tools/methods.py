@@ -98,6 +98,12 @@ DIFFERENT = {
     ),
 }
 
+# Methods whose results differ, where tensordict's cannot be meant.
+RESULTS = {
+    "softmax": "along the stack dimension of a lazy stack whose members differ in shapes or keys, an error that says "
+    "so: tensordict takes another dimension there",
+}
+
 
 def tasks() -> dict[str, list[str]]:
     """Return the names of corral's methods and properties by task."""
@@ -136,7 +142,12 @@ def page() -> str:
             mark = "" if name in theirs else " \\*"
             lines.append(f"| `{name}{kind}`{mark} | {sense(name)} |")
         lines.append("")
-    for title, notes in (("Left out", LEFT_OUT), ("Further parameters", ADDED), ("Other parameters", DIFFERENT)):
+    for title, notes in (
+        ("Left out", LEFT_OUT),
+        ("Further parameters", ADDED),
+        ("Other parameters", DIFFERENT),
+        ("Other results", RESULTS),
+    ):
         lines += [f"## {title}", "", "| name | reason |", "| --- | --- |"]
         lines += [f"| `{name}` | {reason} |" for name, reason in sorted(notes.items())]
         lines.append("")

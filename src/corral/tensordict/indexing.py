@@ -64,7 +64,8 @@ class Indexing(Keys):
         if (kind is slice and index == _EVERYTHING) or (
             (kind is tuple or index is ...) and all(type(part) is slice and part == _EVERYTHING for part in parts)
         ):
-            return self
+            members = self._members()  # of another stack, which can be appended to for itself
+            return self if members is None else self._restacked(members)
         return self._take(parts)
 
     def _take(self, index: tuple[Any, ...]) -> Self:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 from corral.tensordict import assembling
 from corral.tensordict.abstract import TensorDictBase
@@ -114,6 +114,13 @@ class LazyBase(TensorDictBase):
     def _fits(self, size: Size) -> bool:
         return self._batch_size[: len(size)] == size
 
+    def _refuse_inplace(self, name: str) -> NoReturn:
+        """Raise the error of operations that change the shape of a batch in place: members have shapes of their own."""
+        raise NotImplementedError(
+            f"{name} with inplace=True is not supported on a {type(self).__name__}: call to_tensordict() first, or use "
+            "inplace=False"
+        )
+
     def _members(self) -> Sequence[Any]:
         return self.tensordicts
 
@@ -210,6 +217,11 @@ class LazyBase(TensorDictBase):
                 )
             if isinstance(td, LazyBase) and holder is None:
                 td._refuse_if_held()
+
+    def _other_keys(self) -> list[str]:
+        """Return the keys that only some of the members have."""
+        common = set(self._source)
+        return sorted({key for td in self.tensordicts for key in td._source if key not in common})
 
     def _common(self) -> Any:
         """Return a dense TensorDict of the entries that all members have."""

@@ -81,11 +81,6 @@ class LazyInspecting(LazyBase):
         self._refuse_other_keys("to_namedtuple", "make one of each member")
         return super().to_namedtuple(*args, **options)
 
-    def _other_keys(self) -> list[str]:
-        """Return the keys that only some of the members have."""
-        common = set(self._source)
-        return sorted({key for td in self.tensordicts for key in td._source if key not in common})
-
     def _refuse_other_keys(self, method: str, advice: str) -> None:
         others = self._other_keys()
         if others:

@@ -56,6 +56,23 @@ class LazyMasks(LazyValues):
             return [array] * len(self.tensordicts)
         return unbind_array(array, self.stack_dim)
 
+    def repeat(self, *repeats: Any, inplace: bool = False) -> Any:
+        """Return a lazy stack with copies of its batch side by side, as many along each dimension as is said."""
+        if inplace:
+            self._refuse_inplace("repeat")
+        times = list(self._repeats(repeats))
+        many = times.pop(self.stack_dim)
+        if min(many, *times) < 0:
+            raise RuntimeError(f"repeat: a batch cannot be repeated {min(many, *times)} times")
+        if not many:
+            return self._no_rows().repeat(*times[: self.stack_dim], 1, *times[self.stack_dim :])
+        rows = [td.repeat(*times) if times else td.clone() for _ in range(many) for td in self.tensordicts]
+        return self._locked_alike(self._restacked(rows))
+
+    def _no_rows(self) -> Any:
+        """Return a dense TensorDict of no rows along the stack dimension."""
+        return self._take((*(slice(None),) * self.stack_dim, slice(0, 0)))
+
     def repeat_interleave(
         self, repeats: Any, dim: int | None = None, *, output_size: int | None = None, inplace: bool = False
     ) -> Any:
@@ -66,15 +83,16 @@ class LazyMasks(LazyValues):
         axis = dim % count
         if axis != self.stack_dim:
             inner = axis - (axis > self.stack_dim)
-            return self._memberwise(lambda td: td.repeat_interleave(repeats, inner, output_size=output_size))
+            repeated = self._memberwise(lambda td: td.repeat_interleave(repeats, inner, output_size=output_size))
+            return self._locked_alike(repeated)
         times = [repeats] if isinstance(repeats, int) else to_numpy(repeats).reshape(-1).tolist()
         times = times * len(self.tensordicts) if len(times) == 1 else times
         if len(times) != len(self.tensordicts):
             raise RuntimeError(f"repeat_interleave: {len(times)} repeats for {len(self.tensordicts)} rows")
+        if min(times) < 0:
+            raise RuntimeError("repeat_interleave: repeats can not be negative")
         members = [td.clone() for td, many in zip(self.tensordicts, times, strict=True) for _ in range(many)]
-        if not members:
-            return super().repeat_interleave(repeats, axis)
-        return self._restacked(members)
+        return self._locked_alike(self._restacked(members)) if members else self._no_rows()
 
     @undone
     def flip(self, dims: int | Sequence[int]) -> Self:
@@ -89,8 +107,13 @@ class LazyMasks(LazyValues):
         self, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None, *, inplace: bool = False
     ) -> Self:
         """Return a lazy stack whose rows are moved along some batch dimensions, the last ones to the front."""
-        if dims is None or inplace or (not isinstance(dims, int) and not len(dims)):
-            return super().roll(shifts, dims, inplace=inplace)
+        if inplace:
+            self._refuse_if_locked()
+            rolled = self.roll(shifts, dims)
+            self.tensordicts = list(rolled.unbind(self.stack_dim))
+            return self
+        if dims is None or (not isinstance(dims, int) and not len(dims)):
+            return super().roll(shifts, dims)
         axes = [self._dim(dim) for dim in ((dims,) if isinstance(dims, int) else dims)]
         steps = [shifts] if isinstance(shifts, int) else list(shifts)
         if len(axes) != len(steps):
@@ -125,5 +148,17 @@ class LazyMasks(LazyValues):
         if axis != self.stack_dim:
             inner = axis - (axis > self.stack_dim)
             return self._memberwise(lambda td: td.softmax(inner, dtype))
-        rows = self._common().softmax(axis, dtype)._unbind(axis)
-        return self._restacked([row.clone() for row in rows])
+        others = self._other_keys()
+        if others:
+            raise RuntimeError(
+                f"softmax: only some members of this lazy stack have {others}, so that exponentials cannot be added up "
+                f"along its stack dimension {axis}: exclude() them first"
+            )
+        try:
+            dense = self._dense()
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"softmax: along the stack dimension {axis} of a lazy stack, exponentials of its members are added up, "
+                f"which needs entries of one shape: {error}. Pad them first, or take another dimension."
+            ) from error
+        return self._restacked([row.clone() for row in dense.softmax(axis, dtype)._unbind(axis)])

@@ -170,12 +170,16 @@ class LazyParts(LazyBase):
 
 def _part(td: Any, index: tuple[Any, ...]) -> Any:
     """Return a part of a member: itself if that is all of it."""
-    return td if all(type(item) is slice and item == slice(None) for item in index) else td._take(index)
+    return td if _is_all(index) else td._take(index)
+
+
+def _is_all(index: tuple[Any, ...]) -> bool:
+    return all(type(item) is slice and item == slice(None) for item in index)
 
 
 def _write(td: Any, index: tuple[Any, ...], value: Any, keys: Iterable[str] | None) -> None:
     if isinstance(value, Base):
-        if not td._locked and all(item == slice(None) for item in index) and {*value._source} - {*td._source}:
+        if not td._locked and _is_all(index) and {*value._source} - {*td._source}:
             td.update(value, inplace=True)  # a member as a whole may get new entries
             return
         td._prepare_keys(value)

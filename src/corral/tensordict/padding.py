@@ -45,6 +45,8 @@ class Padding(Shaping):
         >>> TensorDict(a=np.arange(3), batch_size=[3]).pad([1, 2], value=-1)["a"]
         array([-1,  0,  1,  2, -1, -1])
         """
+        if inplace:
+            self._refuse_inplace("pad")
         if len(pad_size) > 2 * len(self._batch_size):
             raise RuntimeError("The length of pad_size must be <= 2 * the number of batch dimensions")
         if len(pad_size) % 2:

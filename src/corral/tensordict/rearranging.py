@@ -183,6 +183,18 @@ class Rearranging(Shaping):
         >>> TensorDict(a=np.arange(2), batch_size=[2]).repeat(2)["a"]
         array([0, 1, 0, 1])
         """
+        times = self._repeats(repeats)
+        count = len(self._batch_size)
+        size = [n * many for n, many in zip(self._batch_size, times, strict=True)]
+        return self._batch_op(
+            lambda leaf: arrays.repeat(leaf, (*times, *(1,) * (len(leaf.shape) - count))),
+            size,
+            self._names,
+            inplace,
+        )
+
+    def _repeats(self, repeats: tuple[Any, ...]) -> tuple[int, ...]:
+        """Return how often each batch dimension is repeated, from the arguments of `repeat`."""
         if len(repeats) == 1 and not isinstance(repeats[0], int):
             given = repeats[0]
             if not isinstance(given, (list, tuple)) and library_of(given) == "other":
@@ -199,13 +211,7 @@ class Rearranging(Shaping):
                 "The number of repeat elements must match the number of dimensions of the tensordict. Got "
                 f"{len(repeats)} but ndim={count}."
             )
-        size = [n * times for n, times in zip(self._batch_size, repeats, strict=True)]
-        return self._batch_op(
-            lambda leaf: arrays.repeat(leaf, (*repeats, *(1,) * (len(leaf.shape) - count))),
-            size,
-            self._names,
-            inplace,
-        )
+        return repeats
 
     def repeat_interleave(
         self, repeats: Any, dim: int | None = None, *, output_size: int | None = None, inplace: bool = False
@@ -231,6 +237,8 @@ class Rearranging(Shaping):
         array([0, 0, 1, 1])
         """
         size = self._batch_size
+        if inplace:
+            self._refuse_inplace("repeat_interleave")
         if inplace and (dim is None or not size):
             raise RuntimeError("repeat_interleave(inplace=True) requires a batch dimension and an explicit dim")
         if not size:

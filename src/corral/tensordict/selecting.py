@@ -40,6 +40,8 @@ class Selecting(Shaping):
         >>> TensorDict(a=np.arange(4) * 10, batch_size=[4]).gather(0, np.array([3, 0]))["a"]
         array([30,  0])
         """
+        if inplace:
+            self._refuse_inplace("gather")
         index = as_array(index)
         size = self._batch_size
         if inplace and out is not None:
@@ -102,6 +104,8 @@ class Selecting(Shaping):
         >>> td.masked_select(np.array([[True, False], [True, True]]))["a"]
         array([0, 2, 3])
         """
+        if inplace:
+            self._refuse_inplace("masked_select")
         mask = as_array(mask)
         count = int(to_numpy(mask).sum())
         size = Size((count, *self._batch_size[len(mask.shape) :]))

@@ -89,6 +89,8 @@ class Shaping(Indexing):
         >>> TensorDict(a=np.zeros((4, 6, 5)), batch_size=[4, 6]).reshape(3, -1)["a"].shape
         (3, 8, 5)
         """
+        if inplace:
+            self._refuse_inplace("reshape")
         target = self._complete(_shape(shape if size is None else (size,)))
         result = self if target == self._batch_size else self._reshaped(target, reshape_array)._forget_names()
         return self._rebind(result) if inplace else result
@@ -130,6 +132,8 @@ class Shaping(Indexing):
     @undone
     def flatten(self, start_dim: int | None = None, end_dim: int | None = None, *, inplace: bool = False) -> Self:
         """Return a TensorDict in which several batch dimensions are one; with `inplace`, change this one."""
+        if inplace:
+            self._refuse_inplace("flatten")
         count = len(self._batch_size)
         start = 0 if start_dim is None else start_dim
         end = -1 if end_dim is None else end_dim
@@ -154,6 +158,8 @@ class Shaping(Indexing):
     @undone
     def unflatten(self, dim: int, unflattened_size: Sequence[int], *, inplace: bool = False) -> Self:
         """Return a TensorDict in which one batch dimension is several; with `inplace`, change this one."""
+        if inplace:
+            self._refuse_inplace("unflatten")
         dim = self._dim(dim)
         size = self._batch_size
         part = list(unflattened_size)
@@ -168,6 +174,9 @@ class Shaping(Indexing):
         names = self._names and (*self._names[:dim], *(None,) * (len(part) - 1), *self._names[dim:])
         result = self._reshaped((*size[:dim], *part, *size[dim + 1 :]), reshape_array, names)
         return self._rebind(result) if inplace else result
+
+    def _refuse_inplace(self, name: str) -> None:
+        """Raise where a TensorDict cannot take other shapes in place."""
 
     def _rebind(self, result: Self) -> Self:
         """Take over the leaves, the batch size and the names of what was made of this TensorDict."""
