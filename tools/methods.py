@@ -100,6 +100,9 @@ DIFFERENT = {
 
 # Methods whose results differ, where tensordict's cannot be meant.
 RESULTS = {
+    "amax": "nested TensorDicts keep the names of their dimensions, as with `sum`, which tensordict's lose",
+    "to_h5": "names of dimensions are written, too, and `from_h5` reads them, which tensordict's files do not have",
+    "amin": "nested TensorDicts keep the names of their dimensions, as with `sum`, which tensordict's lose",
     "softmax": "along the stack dimension of a lazy stack whose members differ in shapes or keys, an error that says "
     "so: tensordict takes another dimension there",
 }

@@ -83,6 +83,11 @@ OPERATIONS: dict[str, Callable[[Any], Any]] = {
     "apply": lambda td: [td.apply(lambda x: x + 1), td.apply(lambda x: x.sum(), batch_size=[])],
     "add": lambda td: [td + 1, td + td, -td],
     "sum": lambda td: [td.sum(0), td.sum(1, keepdim=True)],
+    "reductions of everything": lambda td: [
+        getattr(td.float(), name)(keepdim=True)
+        for name in ("sum", "nansum", "mean", "nanmean", "prod", "std", "var", "logsumexp")
+    ],
+    "quantile of everything": lambda td: td.float().quantile(0.5, keepdim=True),
     "select": lambda td: [td.select("n"), td.exclude("a")],
     "empty": lambda td: [td.empty(), td.empty(recurse=True), td.empty(batch_size=[2])],
     "flatten keys": lambda td: [td.flatten_keys(), td.flatten_keys().unflatten_keys()],
@@ -236,6 +241,13 @@ def test_reductions_leave_no_more_names_than_dimensions(name: str) -> None:
         assert len(td.names) == len(td.batch_size)
         assert len(td["n"].names) == len(td["n"].batch_size)
         assert td.names[0] == td["n"].names[0] == "x"
+
+
+@pytest.mark.parametrize("name", ["amin", "amax"])
+def test_extremes_of_everything_keep_names(name: str) -> None:
+    mine, theirs = (getattr(named(kind), name)(keepdim=True) for kind in (TensorDict, tensordict.TensorDict))
+    assert mine.names == theirs.names == ["x", "y"]
+    assert mine["n"].names == ["x", "y"]  # which tensordict's loses
 
 
 def test_comparisons_leave_the_names_of_their_operands() -> None:

@@ -10,6 +10,7 @@ from corral.arrays.dtypes import EXTENDED
 from corral.arrays.libraries import convert, dtype_name, library_of, to_numpy
 from corral.tensordict import hdf5, stored_values, zarr_stores
 from corral.tensordict.base import Base
+from corral.tensordict.names import after_index
 from corral.tensordict.nontensor import NonTensorData
 from corral.tensordict.sizes import Size
 
@@ -76,13 +77,18 @@ class Entries(MutableMapping[str, Any]):
         if key not in self.nested:
             from corral.tensordict.persistent import PersistentTensorDict
 
-            origin = None if self.origin is None else self.origin.child(key, node)._source
+            whole = None if self.origin is None else self.origin.child(key, node)
+            origin = None if whole is None else whole._source
             entries = Entries(node, self.rows, self.options, self.library, self.device, origin)
             entries.whole, entries.size = self.whole, self.size
             more = () if origin is None else origin.size[len(self.whole) :]
             child = self.nested[key] = PersistentTensorDict._over(entries, Size((*self.size, *more)))
+            if whole is not None and self.rows is not None:
+                child._names = after_index(whole._names, self.rows)
             if self.rows is None and isinstance(node, zarr_stores.Group) and "batch_size" in node.facts:
                 child._resize(Size(node.facts["batch_size"]))
+            if self.rows is None:
+                child._name_as_told()
         return self.nested[key]
 
     def __getitem__(self, key: str) -> Any:
@@ -175,7 +181,10 @@ class Entries(MutableMapping[str, Any]):
             child = self.child(key, node)
             if self.rows is None:
                 child._resize(value._batch_size)
-        self.child(key, node).update(value)
+        child = self.child(key, node)
+        child.update(value)
+        if value._names is not None and self.rows is None and len(value._names) == len(child._batch_size):
+            child._set_names(value._names)
 
     def _make_room(self, key: str) -> None:
         """Remove what a key has, or raise an error if it can be none."""

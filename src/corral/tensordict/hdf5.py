@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +12,10 @@ from corral.arrays.indexing import assign, normalize, take
 from corral.arrays.libraries import to_numpy
 from corral.tensordict import zarr_stores
 
-__all__ = ["is_array", "is_group", "library", "read", "write"]
+__all__ = ["is_array", "is_group", "library", "read", "tell_names", "told_names", "write"]
+
+NAMES = "corral_names"
+"""The attribute of a group that keeps the names of dimensions, in JSON. tensordict neither writes nor reads it."""
 
 
 def library() -> Any:
@@ -37,6 +41,27 @@ def is_array(node: Any) -> bool:
     if isinstance(node, zarr_stores.Array):
         return node.is_array
     return node.dtype.kind in "biufc" and not library().check_opaque_dtype(node.dtype)
+
+
+def told_names(group: Any) -> list[Any] | None:
+    """Return the names of the dimensions of the TensorDict that a group stands for, if they are written there."""
+    found: Any
+    if isinstance(group, zarr_stores.Group):
+        found = group.facts.get("names")
+    else:
+        try:
+            found = json.loads(group.attrs.get(NAMES, "null"))
+        except (TypeError, ValueError):  # an attribute of another program
+            return None
+    return found if isinstance(found, list) else None
+
+
+def tell_names(group: Any, names: Sequence[Any] | None) -> None:
+    """Write the names of dimensions to a group of an HDF5 file, if they are others than it has."""
+    if names is None:
+        group.attrs.pop(NAMES, None)
+    elif told_names(group) != list(names):
+        group.attrs[NAMES] = json.dumps(list(names))
 
 
 def read(node: Any, index: tuple[Any, ...] | None = None) -> np.ndarray[Any, Any]:

@@ -377,6 +377,7 @@ class Interchange(Base):
         td = PersistentTensorDict(filename=filename, mode=mode, batch_size=batch_size, library=library)
         if batch_size is None:
             td.auto_batch_size_(batch_dims if auto_batch_size else None)
+            td._name_as_told(nested=True)
         return td
 
     def to_h5(self, filename: str | Path, **kwargs: Any) -> Any:

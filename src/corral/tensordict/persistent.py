@@ -118,6 +118,8 @@ class PersistentTensorDict(StoredWriting):
                 if filename is not None:
                     group.file.close()
                 raise
+        if backend == "h5":
+            self._name_as_told()
 
     def _validate(self, size: Size) -> None:
         for key, leaf in self._outline().items(True, True):
@@ -180,16 +182,26 @@ class PersistentTensorDict(StoredWriting):
         out.update(source)
         if batch_size is None and not isinstance(input_dict, Base):
             out.auto_batch_size_(batch_dims)
+        if source._names is not None and source._batch_size == out._batch_size:
+            out._set_names(source._names)
         if backend == "zarr":
-            out._names = source._names
             out._tell()
             out._source.group.file.tells = False
             out._source.group.file.gather()
         return out
 
+    def _set_names(self, names: Any) -> None:
+        super()._set_names(names)
+        if self._source.rows is None and self._source.group.file.mode != "r":
+            self._tell()
+
     def _tell(self) -> None:
-        """Write the batch sizes to the store, with the names of dimensions."""
-        self._source.group.facts = {"batch_size": self._batch_size, "names": self._names and list(self._names)}
+        """Write the names of dimensions to the file; to a zarr store with the batch sizes."""
+        group = self._source.group
+        if isinstance(group, zarr_stores.Group):
+            group.facts = {"batch_size": self._batch_size, "names": self._names and list(self._names)}
+        else:
+            hdf5.tell_names(group, self._names)
         for key in self._source:
             nested = self._source.get(key)
             if isinstance(nested, PersistentTensorDict):
@@ -229,6 +241,7 @@ class PersistentTensorDict(StoredWriting):
         copy = Entries(entries.group, entries.rows, entries.options, entries.library, entries.device, entries.origin)
         copy.whole, copy.size = entries.whole, entries.size
         result = type(self)._over(copy, self._batch_size)
+        result._names = self._names
         if entries.rows is None:
             take_sizes(result, self._outline())
         return result

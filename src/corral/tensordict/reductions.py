@@ -294,13 +294,15 @@ class Reductions(Base):
         if isinstance(dim, str):
             result = self._features(name, function, dim, keepdim, first)
         elif dim is None or (dim == () and name in _ALL_WHERE_EMPTY):
+            rename = None
             if keepdim:
-                root = len(self._batch_size)
-                whole = name in ("amin", "amax")  # where tensordict gives all parts the batch of the whole
-                resize = lambda size: Size((*first, *(1,) * (root if whole else len(size))))  # noqa: E731
+                # the extremes give all parts the batch of the whole, as tensordict's do
+                kept = len(self._batch_size) if name in ("amin", "amax") else None
+                resize = lambda size: Size((*first, *(1,) * len((*size,)[:kept])))  # noqa: E731
+                rename = lambda names: (*(None,) * len(first), *names[:kept])  # noqa: E731
             else:
                 resize = lambda _: Size()  # noqa: E731
-            result = mapped(self, lambda leaf, _: function(leaf, None, keepdim), resize)
+            result = mapped(self, lambda leaf, _: function(leaf, None, keepdim), resize, rename=rename)
         else:
             dims = self._dims(name, dim)
             axis: Any = dims[0] if name in _ONE_DIMENSION else dims

@@ -15,7 +15,7 @@ from corral.tensordict.dense import TensorDict
 from corral.tensordict.entries import Entries
 from corral.tensordict.finding import MISSING
 from corral.tensordict.indexing import indexed_size
-from corral.tensordict.names import Names
+from corral.tensordict.names import Names, after_index, some_names
 from corral.tensordict.nested_keys import unravel_key
 from corral.tensordict.sizes import Size, as_size
 from corral.tensordict.views import KeysView
@@ -45,6 +45,17 @@ class Stored(TensorDict):
 
     def _resize(self, size: Size) -> None:
         self._batch_size = self._source.size = self._source.whole = size
+        self._resize_names(len(size))
+
+    def _name_as_told(self, nested: bool = False) -> None:
+        """Take the names of dimensions that are written in the file, as far as there are as many dimensions."""
+        told = hdf5.told_names(self._source.group)
+        if told is not None:
+            self._names = some_names((*told, *(None,) * len(self._batch_size))[: len(self._batch_size)])
+        for key in self._source if nested else ():
+            node = self._source.get(key)
+            if isinstance(node, Stored):
+                node._name_as_told(True)
 
     @classmethod
     def _make(cls, source: dict[str, Any], batch_size: Size, device: str | None = None, names: Names = None) -> Any:
@@ -62,7 +73,7 @@ class Stored(TensorDict):
                 source[key] = node._outline()
             elif hdf5.is_array(node):
                 source[key] = self._outline_of(node)
-        return TensorDict._make(source, self._batch_size, self._device)
+        return TensorDict._make(source, self._batch_size, self._device, self._names)
 
     _in_file: ClassVar[bool] = True
 
@@ -79,6 +90,11 @@ class Stored(TensorDict):
             else:
                 places[key] = self._outline_of(node) if hdf5.is_array(node) else self._source[key]
         return places
+
+    def _peeks(self) -> Iterator[tuple[str, Any]]:
+        for key in self._source:
+            node = self._source.get(key)
+            yield key, node if isinstance(node, Stored) or not hdf5.is_array(node) else self._outline_of(node)
 
     def _outline_of(self, node: Any) -> Any:
         entries = self._source
@@ -201,7 +217,9 @@ class Stored(TensorDict):
         mine = self._source
         entries = Entries(mine.group, index, mine.options, mine.library, mine.device, mine)
         entries.whole, entries.size = self._batch_size, size
-        return type(self)._over(entries, size)
+        view = type(self)._over(entries, size)
+        view._names = after_index(self._names, index)
+        return view
 
     def get_at(self, key: Any, index: Any, default: Any = None) -> Any:
         """Return a part of an entry; nothing else is read."""
@@ -261,10 +279,13 @@ def _auto(outline: Any, batch_dims: int | None) -> None:
             break
         size.append(lengths[0])
     outline._batch_size = Size(size)
+    outline._resize_names(len(size))
 
 
 def take_sizes(td: Any, outline: Any) -> None:
     td._resize(outline._batch_size)
+    if outline._names is not None:
+        td._names = outline._names
     for key, value in outline._source.items():
         if isinstance(value, Base):
             take_sizes(td._source.get(key), value)
