@@ -5,8 +5,9 @@ from __future__ import annotations
 from corral.tensordict.abstract import TensorDictBase
 from corral.tensordict.assembling import cat, stack
 from corral.tensordict.dense import TensorDict
+from corral.tensordict.errors import DimensionError, InplaceWriteError, InvalidKeyError, KeyThroughLeafError
 from corral.tensordict.lazy import LazyStackedTensorDict, dense_stack_tds, lazy_stack, maybe_dense_stack
-from corral.tensordict.nested_keys import KeyThroughLeafError, NestedKey, unravel_key
+from corral.tensordict.nested_keys import NestedKey, unravel_key
 from corral.tensordict.nontensor import NonTensorData, NonTensorStack
 from corral.tensordict.padding import pad, pad_sequence
 from corral.tensordict.sizes import Size
@@ -14,6 +15,9 @@ from corral.tensordict.tensorclass_base import TensorClass, is_tensorclass, tens
 from corral.tensordict.tensorclass_dataclasses import from_dataclass
 
 __all__ = [
+    "DimensionError",
+    "InplaceWriteError",
+    "InvalidKeyError",
     "KeyThroughLeafError",
     "LazyStackedTensorDict",
     "NestedKey",

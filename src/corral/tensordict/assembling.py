@@ -9,6 +9,7 @@ from corral.arrays.libraries import copy_into, library_of
 from corral.arrays.operations import cat as cat_arrays
 from corral.arrays.operations import stack as stack_arrays
 from corral.tensordict.base import Base
+from corral.tensordict.errors import DimensionError
 from corral.tensordict.names import Names, inserted
 from corral.tensordict.sizes import Size
 
@@ -44,7 +45,7 @@ def stack(tensordicts: Sequence[T], dim: int = 0, *, out: Any = None) -> T:
     first = tds[0]
     size = first._batch_size
     if not -len(size) - 1 <= dim <= len(size):
-        raise IndexError(
+        raise DimensionError(
             f"Dimension out of range (expected to be in range of [{-len(size) - 1}, {len(size)}], but got {dim})"
         )
     dim %= len(size) + 1
@@ -118,7 +119,9 @@ def cat(tensordicts: Sequence[T], dim: int = 0, *, out: Any = None) -> T:
     size = tds[0]._batch_size
     position = dim + len(size) if dim < 0 else dim
     if not 0 <= position < len(size):
-        raise RuntimeError(f"dim must be in the range 0 <= dim < len(batch_size), got dim={dim} and batch_size={size}")
+        raise DimensionError(
+            f"dim must be in the range 0 <= dim < len(batch_size), got dim={dim} and batch_size={size}"
+        )
     for i, td in enumerate(tds):
         other = td._batch_size
         if len(other) != len(size) or any(

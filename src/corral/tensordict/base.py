@@ -341,7 +341,7 @@ class Base(Named, Blocks):
         first, rest = key[0], key[1:]
         rest = rest[0] if len(rest) == 1 else rest
         nested = self._source.get(first)
-        if not isinstance(nested, Base):
+        if not isinstance(nested, Base) or nested._holds_objects:
             if nested is not None:
                 raise KeyError(f"cannot set the nested key {key!r}: the entry {first!r} is a leaf, not a TensorDict")
             nested = self._entry_class()._make({}, self._batch_size, self._device, self._names)

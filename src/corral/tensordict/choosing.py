@@ -55,7 +55,9 @@ class Choosing(Keys):
                 group.append(rest)
         for first, parts in groups.items():
             value = self._source[first]
-            result._source[first] = value if parts is None else value.select(*parts, inplace=inplace, strict=strict)
+            if parts is not None and not value._holds_objects:
+                value = value.select(*parts, inplace=inplace, strict=strict)
+            result._source[first] = value
         return self._become(result, inplace)
 
     def exclude(self, *keys: NestedKey, inplace: bool = False) -> Self:
@@ -70,7 +72,7 @@ class Choosing(Keys):
                 groups.setdefault(first, []).append(rest)
         for first, parts in groups.items():
             value = result._source.get(first)
-            if isinstance(value, Choosing):
+            if isinstance(value, Choosing) and not value._holds_objects:
                 result._source[first] = value.exclude(*parts, inplace=inplace)
         return self._become(result, inplace)
 

@@ -7,8 +7,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from corral.arrays.libraries import convert, dtype_name, to_numpy
-from corral.arrays.operations import canonically_contiguous, cast, contiguous, nbytes
+from corral.arrays.libraries import convert, dtype_name, library_of, to_numpy
+from corral.arrays.operations import canonically_contiguous, cast, contiguous, device_of, nbytes
 from corral.tensordict.base import Base, device_name
 from corral.tensordict.sizes import Size
 
@@ -126,7 +126,8 @@ class Conversion(Base):
         Parameters
         ----------
         *args
-            A device, a dtype, the name of a library, or another TensorDict whose device to take.
+            A device, a dtype, the name of a library, another TensorDict whose device to take, or an array whose device
+            and dtype to take.
         **kwargs
             The same as ``device=``, ``dtype=``, ``other=``; ``batch_size=`` sets that of the result;
             ``non_blocking=`` is accepted for compatibility.
@@ -155,6 +156,8 @@ class Conversion(Base):
                 dtype = arg
             elif isinstance(arg, (list, tuple)):
                 size = arg
+            elif library_of(arg) != "other":
+                dtype, device = arg.dtype, device_of(arg)
             else:
                 device = arg
         if other is not None and device is None:

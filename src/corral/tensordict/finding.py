@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from corral.tensordict.base import Base
-from corral.tensordict.nested_keys import KeyThroughLeafError, NestedKey, unravel_key
+from corral.tensordict.errors import KeyThroughLeafError
+from corral.tensordict.nested_keys import NestedKey, unravel_key
 
-__all__ = ["MISSING", "Finding", "split"]
+__all__ = ["MISSING", "Finding", "refuse_no_entries", "split"]
 
 MISSING: Any = object()
 
@@ -18,6 +19,12 @@ def split(key: Any) -> tuple[str, NestedKey | None]:
     if isinstance(key, str):
         return key, None
     return key[0], key[1] if len(key) == 2 else key[1:]
+
+
+def refuse_no_entries(name: str, value: Any) -> None:
+    """Raise if what a method is given has no entries."""
+    if not hasattr(value, "items"):
+        raise TypeError(f"{name}: a dict or a TensorDict is expected, not a {type(value).__name__}")
 
 
 class Finding(Base):
@@ -53,7 +60,8 @@ class Finding(Base):
         unraveled = unravel_key(key)
         parts = (unraveled,) if isinstance(unraveled, str) else unraveled
         for depth, part in enumerate(parts, 1):
-            value = node._source.get(part)
+            lazy = node._members() is not None  # whose arrays need not be stacked for it, and may not fit
+            value = node._source.get(part) if not lazy else node._peek(part) if part in node._source else None
             if not isinstance(value, Base):
                 if value is not None and depth < len(parts):
                     return KeyThroughLeafError(

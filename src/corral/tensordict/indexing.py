@@ -13,6 +13,7 @@ from corral.arrays.libraries import is_traced
 from corral.arrays.operations import as_array
 from corral.arrays.operations import unbind as unbind_array
 from corral.tensordict.base import Base
+from corral.tensordict.errors import DimensionError
 from corral.tensordict.finding import split
 from corral.tensordict.keys import Keys
 from corral.tensordict.names import after_index
@@ -213,7 +214,7 @@ class Indexing(Keys):
     def unbind(self, dim: int = 0) -> tuple[Self, ...]:
         """Return the parts of the batch along one of its dimensions, which is removed."""
         if not self._batch_size:
-            raise RuntimeError("Dimension specified as 0 but tensordict has no batch dimensions.")
+            raise DimensionError("Dimension specified as 0 but tensordict has no batch dimensions.")
         dim = self._dim(dim)
         return self._unbind(dim)
 
@@ -235,7 +236,7 @@ class Indexing(Keys):
     def _dim(self, dim: int) -> int:
         count = len(self._batch_size)
         if not -count <= dim < count:
-            raise IndexError(
+            raise DimensionError(
                 f"Dimension out of range (expected to be in range of [{-count}, {count - 1}], but got {dim})"
             )
         return dim % count

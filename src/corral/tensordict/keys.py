@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from corral.tensordict.base import Base, device_name
+from corral.tensordict.errors import KeyThroughLeafError
 from corral.tensordict.finding import MISSING, split
-from corral.tensordict.nested_keys import KeyThroughLeafError, NestedKey
+from corral.tensordict.nested_keys import NestedKey
 from corral.tensordict.updating import Updating
 from corral.tensordict.views import ItemsView, KeysView, ValuesView
 

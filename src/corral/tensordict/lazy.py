@@ -12,6 +12,7 @@ from corral.tensordict import assembling, pytrees
 from corral.tensordict.abstract import TensorDictBase
 from corral.tensordict.base import Base
 from corral.tensordict.dense import TensorDict
+from corral.tensordict.errors import DimensionError
 from corral.tensordict.lazy_base import LazyBase
 from corral.tensordict.lazy_files import LazyFiles
 from corral.tensordict.lazy_inspecting import LazyInspecting
@@ -69,7 +70,7 @@ class LazyStackedTensorDict(LazyKeys, LazyMasks, LazyInspecting, LazyFiles):
             )
         count = len(sizes[0])
         if not -count - 1 <= stack_dim <= count:
-            raise RuntimeError(f"Stack dim {stack_dim} is too big for batch size {sizes[0]}.")
+            raise DimensionError(f"Stack dim {stack_dim} is too big for batch size {sizes[0]}.")
         self._locked = False
         self._set(members, stack_dim % (count + 1))
 

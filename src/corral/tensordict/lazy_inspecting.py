@@ -7,10 +7,11 @@ from typing import Any, Self
 
 from corral.tensordict.base import Base
 from corral.tensordict.dense import TensorDict
+from corral.tensordict.errors import KeyThroughLeafError
 from corral.tensordict.finding import split
 from corral.tensordict.lazy_base import LazyBase
 from corral.tensordict.lazy_entries import Ragged
-from corral.tensordict.nested_keys import NestedKey
+from corral.tensordict.nested_keys import NestedKey, unravel_key
 from corral.tensordict.sizes import Size
 
 __all__ = ["LazyInspecting"]
@@ -35,7 +36,10 @@ class LazyInspecting(LazyBase):
 
     def entry_class(self, key: NestedKey) -> type:
         """Return the type of an entry: of the arrays, where these have different shapes."""
+        key = unravel_key(key)
         if key not in self:
+            if isinstance(error := self._no_key(key), KeyThroughLeafError):
+                raise error
             return type(None)
         entry = self._found(key)
         return type(entry.example if isinstance(entry, Ragged) else entry)

@@ -12,7 +12,7 @@ from corral.tensordict.abstract import TensorDictBase
 from corral.tensordict.base import Base
 from corral.tensordict.blocks import undone
 from corral.tensordict.dense import TensorDict
-from corral.tensordict.finding import MISSING
+from corral.tensordict.finding import MISSING, refuse_no_entries, split
 from corral.tensordict.lazy_parts import LazyParts
 from corral.tensordict.nested_keys import NestedKey, unravel_key
 from corral.tensordict.sizes import Size
@@ -122,22 +122,32 @@ class LazyKeys(LazyParts):
         for td in lacking:
             td._put(first, td._entry_class()._make({}, td._batch_size, td._device))
         nested_td = self._source[first]
-        if not isinstance(nested_td, Base):
+        if not isinstance(nested_td, Base) or nested_td._holds_objects:
             raise KeyError(f"cannot set the nested key {key!r}: the entry {first!r} is a leaf, not a TensorDict")
         nested_td._put(rest_key, value)
+
+    def _refuse_leaf_on_the_way(self, key: NestedKey) -> None:
+        """Raise if a member has an array where a nested key leads through: in a dict, it would take its place."""
+        first, rest = split(key)
+        for td in self.tensordicts if rest is not None else ():
+            entry = td._peek(first) if first in td._source else None
+            if entry is not None and (not isinstance(entry, Base) or entry._holds_objects):
+                raise KeyError(f"cannot set the nested key {key!r}: the entry {first!r} is a leaf, not a TensorDict")
 
     def set(
         self, key: NestedKey, item: Any, inplace: bool = False, *, non_blocking: bool = False, **kwargs: Any
     ) -> Self:
         """Set an entry of all members."""
+        key = unravel_key(key)
         if inplace and key in self:
             return self.set_(key, item)
         self._refuse_if_locked()
-        self._put(unravel_key(key), item)
+        self._put(key, item)
         return self
 
     def set_(self, key: NestedKey, item: Any, *, non_blocking: bool = False) -> Self:
         """Write an entry of all members in place; the entry must exist, and the value fit it."""
+        key = unravel_key(key)
         if key not in self:
             raise self._no_key(key)
         wrapped = self._wrapped(key, item, self._batch_size)
@@ -166,6 +176,7 @@ class LazyKeys(LazyParts):
 
     def set_at_(self, key: Any, value: Any, index: Any, *, non_blocking: bool = False) -> Self:
         """Write a part of an entry in place."""
+        key = unravel_key(key)
         if key not in self:
             raise self._no_key(key)
         entry = self._source.peek(key) if isinstance(key, str) else self._find(key)
@@ -218,6 +229,8 @@ class LazyKeys(LazyParts):
         if not inplace:
             self._refuse_if_locked()
         keys = None if keys_to_update is None else list(keys_to_update)
+        for key in input_dict_or_td if isinstance(input_dict_or_td, dict) else ():
+            self._refuse_leaf_on_the_way(key)
         before = _structure(self)
         pairs = list(zip(self.tensordicts, self._pieces(input_dict_or_td), strict=True))
         try:
@@ -251,6 +264,7 @@ class LazyKeys(LazyParts):
         for entries in (input_dict_or_td, kwargs):
             if entries is None or entries is self or (isinstance(entries, dict) and not entries):
                 continue
+            refuse_no_entries("update_", entries)
             pairs = list(zip(self.tensordicts, self._pieces(entries), strict=True))
             for td, piece in pairs:
                 td._refuse_misfits(piece if keys is None else _chosen(piece, keys), required=True)
@@ -268,6 +282,7 @@ class LazyKeys(LazyParts):
     def del_(self, key: NestedKey) -> Self:
         """Remove an entry of all members that have it; one must."""
         self._refuse_if_locked()
+        key = unravel_key(key)
         having = [td for td in self.tensordicts if key in td]
         if not having:
             raise self._no_key(key)

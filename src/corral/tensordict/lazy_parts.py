@@ -13,6 +13,7 @@ from corral.arrays.operations import expand as expand_array
 from corral.arrays.operations import unbind as unbind_array
 from corral.tensordict.base import Base
 from corral.tensordict.blocks import undone
+from corral.tensordict.errors import DimensionError
 from corral.tensordict.indexing import indexed_size
 from corral.tensordict.lazy_base import LazyBase
 from corral.tensordict.lazy_indexing import Grid, Member, locate
@@ -138,11 +139,11 @@ class LazyParts(LazyBase):
         order = list(shape_of(args if dims is None else (dims,)))
         count = len(self._batch_size)
         if len(order) != count or sorted(d % count for d in order if -count <= d < count) != list(range(count)):
-            raise ValueError("Received an permutation order incompatible with the tensordict shape.")
+            raise DimensionError("Received an permutation order incompatible with the tensordict shape.")
         order = [d % count for d in order]
         stack_dim = self.stack_dim
         if order == list(range(count)):
-            return self
+            return self._restacked(self.tensordicts)
         inner = [d - (d > stack_dim) for d in order if d != stack_dim]
         result = self._of([td.permute(*inner) for td in self.tensordicts], order.index(stack_dim))
         result._stack_name = self._stack_name

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
-__all__ = ["KeyThroughLeafError", "NestedKey", "unravel_key"]
+from corral.tensordict.errors import InvalidKeyError
+
+__all__ = ["NestedKey", "unravel_key"]
 
 NestedKey: TypeAlias = str | tuple[Any, ...]
-
-
-class KeyThroughLeafError(ValueError, KeyError):
-    """A nested key leads through an entry that is an array."""
 
 
 def unravel_key(key: Any) -> NestedKey:
@@ -28,7 +26,7 @@ def unravel_key(key: Any) -> NestedKey:
         return key
     flat = tuple(_strings(key))
     if not flat:
-        raise ValueError("a key must not be an empty tuple")
+        raise InvalidKeyError("a key must not be an empty tuple")
     return flat[0] if len(flat) == 1 else flat
 
 
@@ -39,4 +37,4 @@ def _strings(key: Any) -> Iterable[str]:
         elif isinstance(part, tuple):
             yield from _strings(part)
         else:
-            raise TypeError(f"a key must be a string or a tuple of strings, got {type(part).__name__}: {key!r}")
+            raise InvalidKeyError(f"a key must be a string or a tuple of strings, got {type(part).__name__}: {key!r}")

@@ -15,6 +15,7 @@ from corral.arrays.libraries import is_array, library_of, to_numpy
 from corral.tensordict.abstract import TensorDictBase
 from corral.tensordict.base import Base
 from corral.tensordict.dense import TensorDict
+from corral.tensordict.errors import InplaceWriteError
 from corral.tensordict.names import Names
 from corral.tensordict.nontensor_files import ObjectFiles
 from corral.tensordict.object_arrays import cells, equal, filled, joined, nested_list, stacked
@@ -245,7 +246,7 @@ def cells_of(value: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
 def refuse_arrays(item: Any) -> None:
     """Raise if what is to be written into an entry of objects is an array or a TensorDict."""
     if library_of(item) != "other" or (isinstance(item, Base) and not item._holds_objects):
-        raise RuntimeError(f"the entry is an object: a {type(item).__name__} cannot be written into it in place")
+        raise InplaceWriteError(f"the entry is an object: a {type(item).__name__} cannot be written into it in place")
 
 
 def added_by(function: Any) -> list[int]:

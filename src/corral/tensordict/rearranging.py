@@ -12,6 +12,7 @@ from corral.arrays import rearranging as arrays
 from corral.arrays.libraries import dtype_name, library_of, to_numpy
 from corral.arrays.operations import device_of, expand
 from corral.tensordict.blocks import undone
+from corral.tensordict.errors import DimensionError
 from corral.tensordict.names import Names
 from corral.tensordict.shaping import Shaping
 from corral.tensordict.sizes import Size
@@ -35,7 +36,7 @@ class Rearranging(Shaping):
     def _dim_of(self, dim: int) -> int:
         count = len(self._batch_size)
         if not -count <= dim < count:
-            raise IndexError(
+            raise DimensionError(
                 f"Dimension out of range (expected to be in range of [{-count}, {count - 1}], but got {dim})"
             )
         return dim % count
@@ -64,7 +65,7 @@ class Rearranging(Shaping):
         places = tuple(self._dim_of(dim) for dim in places)
         for name, dims in (("source", sources), ("destination", places)):
             if len(set(dims)) != len(dims):
-                raise RuntimeError(f"movedim: repeated dim in {name}")
+                raise DimensionError(f"movedim: repeated dim in {name}")
         if sources == places:
             return self
         order = [dim for dim in range(len(self._batch_size)) if dim not in sources]
@@ -153,7 +154,10 @@ class Rearranging(Shaping):
             raise RuntimeError("rot90 requires at least 2 batch dimensions")
         if len(dims) != 2:
             raise RuntimeError("rot90 requires exactly 2 dims")
-        return self._dim_of(dims[0]), self._dim_of(dims[1])
+        first, second = self._dim_of(dims[0]), self._dim_of(dims[1])
+        if first == second:
+            raise DimensionError(f"expected rotation dims to be different, but got dim0 = {first} and dim1 = {second}")
+        return first, second
 
     @undone
     def rot90(self, k: int = 1, dims: Sequence[int] = (0, 1)) -> Self:
@@ -246,7 +250,7 @@ class Rearranging(Shaping):
         if dim is None:
             return self.reshape(-1).repeat_interleave(repeats, 0)
         if not -len(size) <= dim < len(size):
-            raise ValueError(f"dim {dim} is out of range for tensordict with shape {size}.")
+            raise DimensionError(f"dim {dim} is out of range for tensordict with shape {size}.")
         axis = dim % len(size)
         if isinstance(repeats, int):
             length = size[axis] * repeats

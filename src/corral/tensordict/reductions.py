@@ -9,6 +9,7 @@ from corral.arrays import reductions
 from corral.arrays.operations import cat
 from corral.arrays.reductions import Extremes
 from corral.tensordict.base import Base
+from corral.tensordict.errors import DimensionError
 from corral.tensordict.leaves import mapped, renamed
 from corral.tensordict.sizes import Size
 
@@ -181,7 +182,7 @@ class Reductions(Base):
         count = len(self._batch_size)
         dims = tuple(range(count)) if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
         if any(not -count <= d < count for d in dims):
-            raise ValueError(
+            raise DimensionError(
                 f"logsumexp: the dimension {dim} is incompatible with a tensordict with batch_size {self._batch_size}"
             )
         dims = tuple(d % count for d in dims)
@@ -214,7 +215,7 @@ class Reductions(Base):
     def _truth(self, name: str, dim: int) -> Self:
         count = len(self._batch_size)
         if not -count <= dim < count:
-            raise RuntimeError(
+            raise DimensionError(
                 "dim must be greater than or equal to -tensordict.batch_dims and smaller than tensordict.batch_dims"
             )
         axis = dim % count
@@ -359,7 +360,7 @@ class Reductions(Base):
             if not isinstance(d, int):
                 raise TypeError(f"{name}: dim must be an int, a tuple of int or 'feature', not {dim!r}")
             if not -count <= d < count:
-                raise IndexError(
+                raise DimensionError(
                     f"{name}: there is no dimension {d} in a batch of {count} dimensions: {self._batch_size}"
                 )
         return tuple(d % count for d in (dims[:1] if name in _ONE_DIMENSION else dims))

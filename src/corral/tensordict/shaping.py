@@ -12,6 +12,7 @@ from corral.arrays.operations import permute as permute_array
 from corral.arrays.operations import reshape as reshape_array
 from corral.arrays.operations import view as view_array
 from corral.tensordict.blocks import undone
+from corral.tensordict.errors import DimensionError
 from corral.tensordict.indexing import Indexing
 from corral.tensordict.names import Names
 from corral.tensordict.sizes import Size
@@ -39,7 +40,7 @@ class Shaping(Indexing):
         length = self._batch_size[dim]
         if isinstance(split_size, int):
             if split_size < 0 or (split_size == 0 and length):
-                raise RuntimeError(f"split_size must be a positive integer, but got {split_size}.")
+                raise DimensionError(f"split_size must be a positive integer, but got {split_size}.")
             ends = [*range(split_size, length, split_size or 1), length]
         else:
             sizes = list(split_size)
@@ -141,14 +142,14 @@ class Shaping(Indexing):
         if not count and start in (0, -1) and end in (0, -1):
             return self._reshaped((1,), reshape_array)
         if not (0 <= start < count and 0 <= end < count):
-            raise ValueError(
+            raise DimensionError(
                 f"Incompatible start_dim={start_dim} and end_dim={end_dim} for tensordict with shape "
                 f"{self._batch_size}."
             )
         if end < start:
-            raise ValueError("The end dimension must be greater or equal to the start dim.")
+            raise DimensionError("The end dimension must be greater or equal to the start dim.")
         if end == start:
-            return self
+            return self._locked_alike(self._map_values(lambda leaf: leaf))
         size = self._batch_size
         shape = (*size[:start], math.prod(size[start : end + 1]), *size[end + 1 :])
         names = self._names and (*self._names[:start], None, *self._names[end + 1 :])
@@ -198,7 +199,7 @@ class Shaping(Indexing):
         order = list(_shape(args if dims is None else (dims,)))
         count = len(self._batch_size)
         if len(order) != count or sorted(d % count for d in order if -count <= d < count) != list(range(count)):
-            raise ValueError("Received an permutation order incompatible with the tensordict shape.")
+            raise DimensionError("Received an permutation order incompatible with the tensordict shape.")
         order = [d % count for d in order]
         if order == list(range(count)):
             return self
@@ -213,7 +214,7 @@ class Shaping(Indexing):
         """Return a TensorDict with two batch dimensions swapped."""
         count = len(self._batch_size)
         if not (-count <= dim0 < count and -count <= dim1 < count):
-            raise ValueError(
+            raise DimensionError(
                 "The provided dimensions are incompatible with the tensordict batch-size: "
                 f"dim0={dim0}, dim1={dim1}, batch_size={self._batch_size}"
             )
@@ -231,7 +232,7 @@ class Shaping(Indexing):
             count = len(size)
             position = dim + count if dim < 0 else dim
             if not 0 <= position < count:
-                raise IndexError(f"Incompatible dim {dim} for tensordict with shape {size}.")
+                raise DimensionError(f"Incompatible dim {dim} for tensordict with shape {size}.")
             dropped = [position] if size[position] == 1 else []
         if not dropped:
             return self
@@ -243,7 +244,7 @@ class Shaping(Indexing):
         """Return a TensorDict with a batch dimension of length 1 more."""
         count = len(self._batch_size)
         if not -count - 1 <= dim <= count:
-            raise RuntimeError(
+            raise DimensionError(
                 "unsqueezing is allowed for dims comprised between `-td.batch_dims - 1` and `td.batch_dims` only. "
                 f"Got dim={dim} with a batch size of {self._batch_size}."
             )
@@ -292,6 +293,6 @@ class Unsqueezing(tuple[Any, ...]):
 
 def _shape(args: tuple[Any, ...]) -> Size:
     shape = args[0] if len(args) == 1 and not isinstance(args[0], int) else args
-    if isinstance(shape, str) or any(isinstance(length, str) for length in shape):
+    if isinstance(shape, str) or not hasattr(shape, "__iter__") or any(isinstance(length, str) for length in shape):
         raise TypeError(f"a shape is made of integers, got {shape!r}; a dtype is given as a library's object")
     return Size(shape)

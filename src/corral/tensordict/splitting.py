@@ -218,7 +218,8 @@ class Splitting(Keys):
         name = unravel_key(key)
         td: Any = self
         for part in () if isinstance(name, str) else name[:-1]:
-            if not isinstance(td._source.get(part), Base):
+            current = td._source.get(part)
+            if not isinstance(current, Base) or current._holds_objects:
                 td._put(part, self._entry_class()._make({}, td._batch_size, td._device, td._names))
             td = td._source[part]
         last = name if isinstance(name, str) else name[-1]

@@ -11,6 +11,7 @@ from corral.arrays.operations import as_array
 from corral.tensordict import hdf5, stored_values
 from corral.tensordict.base import Base
 from corral.tensordict.dense import TensorDict
+from corral.tensordict.errors import InplaceWriteError
 from corral.tensordict.nested_keys import unravel_key
 from corral.tensordict.sizes import Size
 from corral.tensordict.stored import Stored, parts_of
@@ -83,7 +84,9 @@ class StoredWriting(Stored):
             return
         is_entry = isinstance(item, Base) and item._holds_objects
         if isinstance(item, (Base, Mapping)) and (hdf5.is_array(node) or not is_entry):
-            raise RuntimeError(f"the entry {key!r} is no TensorDict: a {type(item).__name__} cannot be written into it")
+            raise InplaceWriteError(
+                f"the entry {key!r} is no TensorDict: a {type(item).__name__} cannot be written into it"
+            )
         if not hdf5.is_array(node):
             self._source[key] = self._check(key, item) if is_entry else item
             return

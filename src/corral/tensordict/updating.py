@@ -9,7 +9,8 @@ from corral.arrays.libraries import copy_into, library_of
 from corral.arrays.operations import as_array
 from corral.arrays.operations import clone as clone_array
 from corral.tensordict.base import Base
-from corral.tensordict.finding import MISSING, Finding, split
+from corral.tensordict.errors import InplaceWriteError
+from corral.tensordict.finding import MISSING, Finding, refuse_no_entries, split
 from corral.tensordict.nested_keys import NestedKey, unravel_key
 from corral.tensordict.sizes import Size
 
@@ -96,7 +97,7 @@ class Updating(Finding):
             return
         if isinstance(current, Updating):
             if not _is_dictionary(item):
-                raise RuntimeError(
+                raise InplaceWriteError(
                     f"the entry {key!r} is a TensorDict: a {type(item).__name__} cannot be written into it"
                 )
             current.update_(item)
@@ -110,13 +111,13 @@ class Updating(Finding):
     def _fitting(self, key: str, item: Any, shape: tuple[int, ...], loosely: bool) -> Any:
         """Return what is to be written into an array as an array, or raise if it does not fit."""
         if isinstance(item, (Base, Mapping)):
-            raise RuntimeError(f"the entry {key!r} is an array: a {type(item).__name__} cannot be written into it")
+            raise InplaceWriteError(f"the entry {key!r} is an array: a {type(item).__name__} cannot be written into it")
         try:
             value = as_array(item)
         except TypeError as error:
-            raise RuntimeError(f"the entry {key!r} is an array, which cannot be written: {error}") from error
+            raise InplaceWriteError(f"the entry {key!r} is an array, which cannot be written: {error}") from error
         if tuple(value.shape) != shape and not self._broadcasts(value.shape, shape, loosely):
-            raise RuntimeError(
+            raise InplaceWriteError(
                 f"Failed to update {key!r} in tensordict {self!r}: the value of shape {Size(value.shape)} does not "
                 f"fit the entry of shape {Size(shape)}"
             )
@@ -145,7 +146,7 @@ class Updating(Finding):
                 if _is_dictionary(value):
                     current._refuse_misfits(value, required, loosely)  # type: ignore[attr-defined]
                 elif not hasattr(value, "items"):
-                    raise RuntimeError(
+                    raise InplaceWriteError(
                         f"the entry {first!r} is a TensorDict: a {type(value).__name__} cannot be written into it"
                     )
             elif hasattr(current, "shape"):
@@ -302,7 +303,7 @@ class Updating(Finding):
                     subset = [key for key in matches if key is not None]
             current = self._source.get(first)
             merged = _is_dictionary(value) and not (is_leaf is not None and is_leaf(type(value)))
-            if rest is not None and isinstance(current, Updating):
+            if rest is not None and isinstance(current, Updating) and not current._holds_objects:
                 current.update({rest: value}, clone=clone, inplace=inplace, keys_to_update=subset, is_leaf=is_leaf)
             elif merged and isinstance(current, Updating) and not current._holds_objects:
                 current.update(value, clone=clone, inplace=inplace, keys_to_update=subset, is_leaf=is_leaf)
@@ -366,6 +367,7 @@ class Updating(Finding):
         for entries in (input_dict_or_td, kwargs):
             if entries is None or entries is self:
                 continue
+            refuse_no_entries("update_", entries)
             if wanted is not None:
                 entries = _chosen(entries, wanted)
             self._refuse_misfits(entries, required=True)
