@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from corral.tensordict import torch_vmap
 from corral.tensordict.base import Base
 from corral.tensordict.object_arrays import equal
 from corral.tensordict.sizes import Size
@@ -304,6 +305,9 @@ def register() -> None:
             if (name, kind) not in _done:
                 _done.add((name, kind))
                 tell(module, kind)
+    apis = sys.modules.get("torch._functorch.apis")
+    if apis is not None and not _is_loading(apis) and not _is_loading(sys.modules.get("torch")):
+        torch_vmap.hook(apis)
 
 
 def _is_loading(module: Any) -> bool:
