@@ -59,7 +59,10 @@ class MemoryMapping(Saving):
         return_early : bool
             With several threads, return a `concurrent.futures.Future` of the result at once.
         share_non_tensor : bool
-            Accepted for compatibility.
+            Let processes of the host share objects that are no arrays, too: one that is written in place, as by
+            ``td.update_({"name": "new"})``, is read by all that got the TensorDict, as an argument of a process or by
+            a queue. It is `prefix` that they read it from, which must be given. What is changed within an object,
+            as an item of a list, reaches nobody, and of objects that are written at once, one remains.
         existsok : bool
             Whether files may exist. Those that do are written over in place: who has mapped them sees it.
         robust_key : bool, optional
@@ -82,7 +85,7 @@ class MemoryMapping(Saving):
         [7, 1, 2]
         """
         _refuse_archive(prefix, archive, compression)
-        options = Options(copy_existing, existsok, robust_key, False, progress)
+        options = Options(copy_existing, existsok, robust_key, False, progress, share_non_tensor)
         return self._save(prefix, options, num_threads, return_early, atomic, inplace=False)
 
     def memmap_(
@@ -101,7 +104,7 @@ class MemoryMapping(Saving):
         """Write all leaves to files, replace them by these files' memory, and lock the TensorDict: see `memmap`."""
         if not self.is_memmap() and self.is_shared():
             raise RuntimeError("memmap_: the TensorDict lies in shared memory; memmap() makes a copy of it in files")
-        options = Options(copy_existing, existsok, robust_key, False, progress)
+        options = Options(copy_existing, existsok, robust_key, False, progress, share_non_tensor)
         return self._save(prefix, options, num_threads, return_early, atomic, inplace=True)
 
     def memmap_like(
@@ -129,7 +132,7 @@ class MemoryMapping(Saving):
         ((1000, 3), 'memmap')
         """
         _refuse_archive(prefix, archive, None)
-        options = Options(True, existsok, robust_key, True)
+        options = Options(True, existsok, robust_key, True, shares_objects=share_non_tensor)
         if prefix is None:
             return self._in_memory(options, inplace=False)
         return self._save(prefix, options, num_threads, return_early, False, inplace=False)

@@ -72,8 +72,9 @@ class ObjectFiles(Saving):
     def _succeed(self, old: Any) -> None:
         """Take the place of another entry in its directory, if that one is memory-mapped."""
         if self is not old and isinstance(old, ObjectFiles) and old.is_memmap():
+            data = self._unwrapped()  # before the directory is known, which has others
             self._saved = old._saved
-            self._file_away(self._unwrapped())
+            self._file_away(data)
             self._locked = old._locked
 
 

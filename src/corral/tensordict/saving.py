@@ -25,16 +25,26 @@ __all__ = ["Options", "Saving", "leaf_to_file", "on_host"]
 
 
 class Options:
-    """How leaves are written: `like` is without their values; `progress` is whether to show a bar."""
+    """How leaves are written: `like` is without their values; `progress` is whether to show a bar.
+
+    Processes share objects that are no arrays if `shares_objects`.
+    """
 
     def __init__(
-        self, copy_existing: bool, exist_ok: bool, robust: bool | None, like: bool, progress: bool | None = None
+        self,
+        copy_existing: bool,
+        exist_ok: bool,
+        robust: bool | None,
+        like: bool,
+        progress: bool | None = None,
+        shares_objects: bool = False,
     ) -> None:
         self.copy_existing = copy_existing
         self.exist_ok = exist_ok
         self.robust = robust
         self.like = like
         self.progress = progress
+        self.shares_objects = shares_objects
 
 
 class Saving(Loading, Sharing):
@@ -84,9 +94,13 @@ class Saving(Loading, Sharing):
     def _in_memory(self, options: Options, inplace: bool) -> Self:
         if self.is_memmap() and inplace:
             return self
+        if options.shares_objects and self._has_objects():
+            raise ValueError(
+                "memmap: share_non_tensor=True shares objects by a directory that all processes see: give one as prefix"
+            )
         host = self._map(on_host)
         result = host._relocated(_shared_bytes, inplace=False) if not options.like else host._blank(_shared_bytes)
-        return self._finish(result, None, inplace)
+        return self._finish(result, None, inplace, options)
 
     def _blank(self, allocate: Callable[[int], Any]) -> Self:
         def blank(leaf: Any) -> Any:
@@ -95,13 +109,32 @@ class Saving(Loading, Sharing):
 
         return self._map(blank)
 
-    def _finish(self, result: Self, path: Path | None, inplace: bool, robust: bool | None = True) -> Self:
+    def _has_objects(self) -> bool:
+        """Whether an entry is one of objects that are no arrays."""
+        return self._holds_objects or any(isinstance(each, Saving) and each._has_objects() for each in self._children())
+
+    def _share_objects(self) -> None:
+        """Let processes share the objects that are entries here: see `corral.tensordict.nontensor_shared`."""
+        from corral.tensordict.nontensor_shared import shared
+
+        for td in self._members() or ():
+            td._share_objects()
+        for key, value in self._source.items() if self._members() is None else ():
+            if isinstance(value, Saving):
+                if value._holds_objects:
+                    self._source[key] = shared(value)
+                else:
+                    value._share_objects()
+
+    def _finish(self, result: Self, path: Path | None, inplace: bool, options: Options) -> Self:
         if inplace:
             self._adopt(result)
             result = self
+        if options.shares_objects:
+            result._share_objects()
         result._set_device("cpu")
         result.lock_()
-        result._note(path, True, robust)
+        result._note(path, True, options.robust)
         return result
 
     def _to_directory(self, path: Path, options: Options, threads: int, inplace: bool) -> Self:
@@ -121,7 +154,7 @@ class Saving(Loading, Sharing):
                     bar.advance(copy())
         for directory, description in reversed(described):
             directories.write(directory, description)
-        return self._finish(result, path, inplace, options.robust)
+        return self._finish(result, path, inplace, options)
 
     def _check_targets(self, path: Path, options: Options) -> None:
         """Raise what can be known to be wrong before anything is changed on the disk."""
@@ -199,7 +232,7 @@ class Saving(Loading, Sharing):
             if target.exists() or not old.exists():
                 shutil.rmtree(work, ignore_errors=True)
         moved = Loader("cpu", options.robust, None, None, None).load(target, type(self))
-        return self._finish(moved, path, inplace, options.robust)
+        return self._finish(moved, path, inplace, options)
 
 
 def on_host(leaf: Any) -> Any:
