@@ -96,7 +96,7 @@ class TensorDictBase(
             return self
         size: list[int] = []
         for lengths in zip(*shapes, strict=False):
-            if len(set(lengths)) > 1 or lengths[0] < 0 or len(size) == batch_dims:
+            if len(set(lengths)) > 1 or lengths[0] < 0 or (batch_dims is not None and len(size) >= batch_dims):
                 break
             size.append(lengths[0])
         self.batch_size = size

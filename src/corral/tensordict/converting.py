@@ -63,7 +63,7 @@ class Converting(Keys):
             raise ValueError(
                 f"The provided batch size ({list(size)}) does not match the length of the list ({len(input)})."
             )
-        if not input:
+        if not len(input):
             raise RuntimeError("from_list: the list is empty")
         automatic = batch_dims is not None if auto_batch_size is None else auto_batch_size
         options = {
@@ -100,6 +100,8 @@ class Converting(Keys):
         >>> td.from_dict_instance({"b": {"c": np.zeros(2)}}, auto_batch_size=True).batch_size
         Size([2])
         """
+        if isinstance(input_dict, Base) and batch_size is None and not auto_batch_size and batch_dims is None:
+            batch_size, names = input_dict._batch_size, input_dict._names if names is None else names
         entries = {}
         for key, value in input_dict.items():
             mine = self._peek(key) if isinstance(key, str) and key in self._source else None

@@ -12,7 +12,7 @@ from corral.arrays.libraries import library_of
 from corral.arrays.operations import device_of
 from corral.tensordict.base import Base, device_name
 from corral.tensordict.nested_keys import NestedKey
-from corral.tensordict.sizes import Size
+from corral.tensordict.sizes import Size, as_size
 
 __all__ = ["Creating"]
 
@@ -91,7 +91,7 @@ class Creating(Base):
         return self._new((size,), fill_value, dtype, device, requires_grad)
 
     def _new(self, size: tuple[Any, ...], value: Any, dtype: Any, device: Any, requires_grad: bool) -> Self:
-        target = Size(size if len(size) != 1 or isinstance(size[0], int) else size[0])
+        target = as_size(size if len(size) != 1 or isinstance(size[0], int) else size[0])
         names, count = self._names, len(target)
         if names is not None:
             names = (*(None,) * (count - len(names)), *names[-count:]) if count else None
@@ -139,7 +139,9 @@ class Creating(Base):
         source: dict[str, Any] = {}
         for key, value in self._source.items():
             new = data._source[key] if isinstance(data, Base) else data
-            if isinstance(value, Creating):
+            if isinstance(value, Creating) and value._fits_any and not isinstance(new, Base):
+                source[key] = value._resized(Size(getattr(new, "shape", ())))  # one object for all elements stays
+            elif isinstance(value, Creating):
                 source[key] = value._new_of(new, dtype, device, requires_grad)
             else:
                 source[key] = arrays.new_like(value, new, dtype, device, requires_grad)

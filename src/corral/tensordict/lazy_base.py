@@ -152,7 +152,11 @@ class LazyBase(TensorDictBase):
 
     def _map_resized(self, function: Callable[[Any], Any], root: Size, replaced: int, names: Names = None) -> Any:
         index = getattr(function, "index", None)
-        return self._take(index) if index is not None else self._dense()._map_resized(function, root, replaced, names)
+        if index is not None:
+            return self._take(index)
+        if hasattr(function, "expanded"):
+            return self.expand((*root, *self._batch_size[replaced:]))
+        return self._dense()._map_resized(function, root, replaced, names)
 
     def _leaves(self) -> Iterator[Any]:
         for td in self.tensordicts:

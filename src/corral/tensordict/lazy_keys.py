@@ -306,6 +306,9 @@ class LazyKeys(LazyParts):
             result._set_names(names)
         return result
 
+    def _without_leaves(self, recurse: bool) -> Self:
+        return self._memberwise(lambda td: td._without_leaves(recurse))
+
     def select(self, *keys: NestedKey, inplace: bool = False, strict: bool = True, as_tensordict: bool = False) -> Self:
         """Return a lazy stack with only these entries."""
         if inplace:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -51,6 +52,7 @@ class Padding(Shaping):
             raise RuntimeError("The length of pad_size must be <= 2 * the number of batch dimensions")
         if len(pad_size) % 2:
             raise RuntimeError("pad_size must have an even number of dimensions")
+        pad_size = [operator.index(count) for count in pad_size]
         widths = list(zip(pad_size[::2], pad_size[1::2], strict=True))
         size = list(self._batch_size)
         for dim, (low, high) in enumerate(widths):

@@ -369,4 +369,4 @@ class Rearranging(Shaping):
 
 
 def _dims(value: Any) -> tuple[int, ...]:
-    return (value,) if isinstance(value, int) else tuple(value)
+    return (value,) if isinstance(value, int) else tuple(map(operator.index, value))

@@ -147,6 +147,8 @@ class Reductions(Base):
             return reductions.quantile(leaf, q, dim, keepdim, interpolation)
 
         first = tuple(q.shape) if hasattr(q, "shape") else ()
+        if not reduce:
+            self._refuse_objects("quantile")
         return self._reduced("quantile", function, dim, keepdim, reduce, key_transform, first=first)
 
     def amin(self, dim: Any = None, keepdim: bool = False, *, reduce: bool | None = None) -> Any:

@@ -275,7 +275,7 @@ def _auto(outline: Any, batch_dims: int | None) -> None:
     shapes = [tuple(value.shape) for value in outline._source.values()]
     size: list[int] = []
     for lengths in zip(*shapes, strict=False):
-        if len(set(lengths)) > 1 or len(size) == batch_dims:
+        if len(set(lengths)) > 1 or (batch_dims is not None and len(size) >= batch_dims):
             break
         size.append(lengths[0])
     outline._batch_size = Size(size)
