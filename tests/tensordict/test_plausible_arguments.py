@@ -42,6 +42,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "from_dict_instance of a TensorDict": (dense, lambda td: td.from_dict_instance(td.clone())),
     "from_list of a TensorDict": (dense, lambda td: td.from_list(td.clone())),
     "new_tensor beside objects": (with_objects, lambda td: td.new_tensor(7.0)),
+    "new_tensor of objects": (with_objects, lambda td: td.new_tensor(td + 1)),
     "empty, nested": (with_lazy, lambda td: td.empty(recurse=True)),
     "expand of one": (with_lazy, lambda td: td.expand(-1)),
     "expand": (with_lazy, lambda td: td.expand(3, 2)),

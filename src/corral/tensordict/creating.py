@@ -139,7 +139,9 @@ class Creating(Base):
         source: dict[str, Any] = {}
         for key, value in self._source.items():
             new = data._source[key] if isinstance(data, Base) else data
-            if isinstance(value, Creating) and value._fits_any and not isinstance(new, Base):
+            if isinstance(new, Base) and new._holds_objects:
+                source[key] = new.copy()  # type: ignore[attr-defined]
+            elif isinstance(value, Creating) and value._fits_any and not isinstance(new, Base):
                 source[key] = value._resized(Size(getattr(new, "shape", ())))  # one object for all elements stays
             elif isinstance(value, Creating):
                 source[key] = value._new_of(new, dtype, device, requires_grad)
