@@ -14,8 +14,9 @@ from hypothesis import settings
 faulthandler.enable()
 
 # A change is judged by the same examples on every machine. To look for new ones: HYPOTHESIS_PROFILE=search.
-settings.register_profile("same", derandomize=True)
-settings.register_profile("search")
+# No deadlines: how long an example takes says something about the machine, and nothing about what is tested.
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.register_profile("search", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 # A job that a shell started in the background ignores Ctrl-C, and so would every rank that the tests interrupt.

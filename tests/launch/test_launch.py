@@ -135,7 +135,7 @@ def failure(*args, **options):
     started = time.monotonic()
     with pytest.raises(LaunchError) as caught:
         corral.launch(*args, **options)
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 45
     assert multiprocessing.active_children() == []
     return caught.value
 
