@@ -16,6 +16,7 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,8 @@ def _forked_rank(
 ) -> None:
     os.environ.clear()
     os.environ.update(environ)
+    # It would keep the fork server, with which it ends, beyond the test run.
+    os.close(forkserver._forkserver._forkserver_alive_fd)
     try:
         _rank(end, os.getppid(), target, arguments)
     finally:

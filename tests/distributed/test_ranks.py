@@ -15,19 +15,22 @@ STARTERS = {
 }
 
 
-@pytest.mark.only("shm")  # about processes that multiprocessing starts
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda number: number.name)
 @pytest.mark.parametrize("starter", STARTERS)
 def test_no_rank_outlives_a_run_that_is_broken_off(starter, number, tmp_path):
     tests = Path(__file__).parents[1]
-    path = tmp_path / "broken_off.py"
-    path.write_text(
-        "import os, signal, sys\n"
-        f"sys.path[:0] = [{str(tests / 'distributed')!r}, {str(tests / 'communication')!r}]\n"
+    (tmp_path / "waiting.py").write_text(
+        "import os, signal\n"
         "def wait(rank, size):\n"
         "    os.write(1, b'%d\\n' % os.getpid())\n"
         "    while True:\n"
         "        signal.pause()\n"
+    )
+    path = tmp_path / "broken_off.py"
+    path.write_text(
+        "import sys\n"
+        f"sys.path[:0] = [{str(tests / 'distributed')!r}, {str(tests / 'communication')!r}]\n"
+        "from waiting import wait\n"
         f"if __name__ == '__main__':\n    {STARTERS[starter]}\n"
     )
     with subprocess.Popen([sys.executable, str(path)], stdout=subprocess.PIPE, text=True) as process:
