@@ -52,7 +52,7 @@ def _without_torch(rank, size):
     assert rank == 1 or [type(each) for each in mine] == [torch.Tensor] * 2
 
 
-@pytest.mark.only("shm", "mpi", "sockets")  # others have it anyway
+@pytest.mark.only("shm", "mpi", "hybrid-mpi", "sockets")  # others have it anyway
 def test_a_rank_without_torch():
     ranks = Fleet(SIZE)
     ranks(_without_torch)

@@ -226,7 +226,6 @@ def _begun_by_a_rank_lost_since(rank, size, operation):
         dist.recv(part, 1, tag=1) if operation == "recv" else dist.gather(part, parts)
 
 
-@pytest.mark.only("shm", "shm-copy")
 @pytest.mark.parametrize("operation", ["recv", "gather"])
 def test_a_message_begun_by_a_rank_that_is_lost_since(operation):
     run(_begun_by_a_rank_lost_since, 2, operation, exits={1: -signal.SIGKILL})

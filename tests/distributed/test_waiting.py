@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from engines import next_sequence, through_with, waited
+from engines import next_sequence, on_mpi, through_with, waited
 from ranks import run
 
 import corral.distributed as dist
@@ -147,8 +147,7 @@ def _stopped(rank, size):
     return None
 
 
-@pytest.mark.only("shm", "sockets", "gloo", "hybrid")  # MPI has nothing to wait for: it is asked again and again
 def test_a_stopped_peer_costs_nothing_and_all_goes_on_when_it_resumes():
     cpu, wall, values = run(_stopped, 3)[0]
     assert values == [0.0, 1.0, 2.0, 3.0]
-    assert cpu < wall / 10
+    assert on_mpi() or cpu < wall / 10  # MPI has nothing to wait for: it is asked again and again
