@@ -147,7 +147,7 @@ def _not_serialized(rank, size):
             def make(array, plain=call in OBJECTS):
                 return array if plain else array.view(Unserializable)
 
-            count, rows = 20, 1000
+            count, rows = 10, 2000  # arrays that are large enough for every engine to take them from where they lie
             mine = _tree(me, count, rows, make)
             nbytes = sum(a.nbytes for g in mine.values() for a in [g["plain"], *g["list"]])
             for i, tree in _forms(call, me, n, root, group, mine):  # what is loaded once is loaded
