@@ -82,10 +82,15 @@ def _children() -> set[int]:
     return mine
 
 
+# Open MPI's segments, and multiprocessing's semaphores: those of a process that was killed stay, in use by nobody,
+# until the program that started it ends, which may be another one of this machine.
+_OF_OTHERS = ("sm_segment", "sem.mp-")
+
+
 def _files() -> set[str]:
-    """What corral could have left: everything in /dev/shm but Open MPI's, and what is named after it in /tmp."""
+    """What corral could have left: almost everything in /dev/shm, and what is named after it in /tmp."""
     names = os.listdir("/dev/shm") if os.path.isdir("/dev/shm") else []
-    shared = {f"/dev/shm/{name}" for name in names if not name.startswith("sm_segment")}
+    shared = {f"/dev/shm/{name}" for name in names if not name.startswith(_OF_OTHERS)}
     return shared | {f"/tmp/{name}" for name in os.listdir("/tmp") if "corral" in name}
 
 
