@@ -123,6 +123,47 @@ def test_one_message_for_each_host():
         assert counts == {"gather": 2, "rows": 2, "scatter": 2, "broadcast": 2}
 
 
+def _by_themselves(backend, net):
+    """Gather and scatter arrays of which some are too large for a leader to keep; return the ways that they took."""
+    n, me = backend.size, backend.rank
+    counts = [40_000 if r % 2 else 600_000 + r for r in range(n)]
+    mine, root = _values(me, counts[me]), 1
+    rows = [np.zeros(count) for count in counts]
+    parts = [_values(r, count) for r, count in enumerate(counts)] if me == root else None
+    got = np.zeros(counts[me])
+    found: list = []
+    calls = {
+        "gather": lambda: backend.gather([mine], [[row] for row in rows] if me == root else None, root),
+        "scatter": lambda: backend.scatter([[part] for part in parts] if me == root else None, [got], root),
+        "gather_bytes": lambda: found.append(backend.gather_bytes([mine], root)),
+        "scatter_bytes": lambda: found.append(backend.scatter_bytes(parts, root)),
+    }
+    ways = {}
+    for name, call in calls.items():
+        backend.barrier()
+        since = len(net.log)
+        backend.barrier()
+        call()
+        backend.barrier()
+        ways[name] = sorted((s, t, size // 8) for s, t, frame, size in net.log[since:] if frame.kind == PART)
+    if me == root:
+        assert all((row == _values(r, counts[r])).all() for r, row in enumerate(rows))
+        assert [*map(bytes, found[0])] == [part.tobytes() for part in parts]
+    assert (got == mine).all()
+    assert bytes(found[1]) == mine.tobytes()
+    return ways
+
+
+def test_what_is_too_large_for_a_leader_to_keep_goes_by_itself():
+    small, large = 40_000, [600_000 + r for r in range(9)]
+    # On host b, rank 2 speaks for ranks 3 and 5, on host c, rank 6 for rank 7.
+    up = [(0, 1, large[0]), (2, 1, large[2] + 2 * small), (3, 2, small), (4, 1, large[4]), (5, 2, small)]
+    up += [(6, 1, large[6] + small), (7, 6, small), (8, 1, large[8])]
+    down = sorted((t, s, size) for s, t, size in up)
+    for ways in run(_by_themselves, list("aabbbbccc")):
+        assert ways == {"gather": up, "scatter": down, "gather_bytes": up, "scatter_bytes": down}
+
+
 def _carried(backend, net):
     """Return how many parts each host has sent to others, and of how many bytes, by a reduction."""
     big = np.full(300_000, float(backend.rank))

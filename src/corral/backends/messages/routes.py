@@ -1,8 +1,8 @@
-"""The ways that large parts take: straight to where they belong, but between hosts through one leader of each."""
+"""The ways that parts take which are too large to travel with the agreement: see `move`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +20,12 @@ _Pieces = list[memoryview]
 
 
 def move(round_: Exchange, records: Sequence[Record]) -> None:
-    """Start all transfers of an exchange that was agreed on."""
+    """Start all transfers of an exchange that was agreed on.
+
+    Within a host parts go straight to where they belong; between hosts through one leader of each, so that there is one
+    message for all of its ranks. Of what is gathered or scattered, a part beyond `_CHUNK` goes straight in any case: a
+    message more costs it nothing, while the leader would need memory for it.
+    """
     from corral.backends.messages.exchanges import Pattern
 
     if round_.pattern == Pattern.TO_ROOT:
@@ -44,59 +49,69 @@ def _home(round_: Exchange, rank: int) -> list[int]:
     return next(ranks for ranks in round_.ledger.tree.hosts if rank in ranks)
 
 
+def _parcels(round_: Exchange, size_of: Callable[[int], int]) -> list[list[int]]:
+    """Return whose parts travel together between the root and each of the others, the one first who sees to it."""
+    home = _home(round_, round_.root)
+    parcels = []
+    for ranks in round_.ledger.tree.hosts:
+        by_themselves = [r for r in ranks[1:] if ranks is home or size_of(r) > _CHUNK]
+        parcels += [[r for r in ranks if r not in by_themselves], *([r] for r in by_themselves)]
+    return parcels
+
+
 def _to_root(round_: Exchange, records: Sequence[Record]) -> None:
     root, me = round_.root, round_.me
-    home, hosts = _home(round_, root), round_.ledger.tree.hosts
     if me == root:
-        for ranks in hosts:
-            for leader, members in [(r, [r]) for r in ranks] if ranks is home else [(ranks[0], ranks)]:
-                if leader != me:
-                    pieces = [piece for r in members for piece in round_.taken(r).pieces()]
-                    round_.expect(leader, leader, pieces)
+        for members in _parcels(round_, lambda r: round_.taken(r).nbytes):
+            if members[0] != me:
+                pieces = [piece for r in members for piece in round_.taken(r).pieces()]
+                round_.expect(members[0], members[0], pieces)
         return
-    own, ranks = round_.given(root).pieces(), _home(round_, me)
-    if ranks is home or len(ranks) == 1:
-        round_.give(root, me, own)
-    elif me != ranks[0]:
+    given, ranks = round_.given(root), _home(round_, me)
+    own = given.pieces()
+    if me != ranks[0] and root not in ranks and given.nbytes <= _CHUNK:
         round_.give(ranks[0], me, own)
-    else:
-        parts = {r: _scratch(round_.call_of(r).gives[0][1].size) for r in ranks[1:]}
-        missing = set(parts)
+        return
+    below = ranks[1:] if me == ranks[0] and root not in ranks else []
+    parts = {r: _scratch(size) for r in below if (size := round_.call_of(r).gives[0][1].size) <= _CHUNK}
+    missing = set(parts)
 
-        def arrived(rank: int) -> None:
-            missing.discard(rank)
-            if not missing:
-                round_.give(root, me, own + [piece for r in ranks[1:] for piece in parts[r]])
+    def arrived(rank: int) -> None:
+        missing.discard(rank)
+        if not missing:
+            round_.give(root, me, own + [piece for pieces in parts.values() for piece in pieces])
 
-        for r, pieces in parts.items():
-            round_.expect(r, r, pieces, lambda r=r: arrived(r))  # type: ignore[misc]
+    for r, pieces in parts.items():
+        round_.expect(r, r, pieces, lambda r=r: arrived(r))  # type: ignore[misc]
+    if not parts:
+        round_.give(root, me, own)
 
 
 def _scatter(round_: Exchange, records: Sequence[Record]) -> None:
     root, me = round_.root, round_.me
-    home, hosts = _home(round_, root), round_.ledger.tree.hosts
     if me == root:
-        for ranks in hosts:
-            for leader, members in [(r, [r]) for r in ranks] if ranks is home else [(ranks[0], ranks)]:
-                if leader != me:
-                    round_.give(leader, leader, [piece for r in members for piece in round_.given(r).pieces()])
+        for members in _parcels(round_, lambda r: round_.given(r).nbytes):
+            if members[0] != me:
+                pieces = [piece for r in members for piece in round_.given(r).pieces()]
+                round_.give(members[0], members[0], pieces)
         return
-    own, ranks = round_.taken(root).pieces(), _home(round_, me)
-    if ranks is home:
-        round_.expect(root, me, own)
-    elif me != ranks[0]:
+    taken, ranks = round_.taken(root), _home(round_, me)
+    own = taken.pieces()
+    if me != ranks[0] and root not in ranks and taken.nbytes <= _CHUNK:
         round_.expect(ranks[0], me, own)
-    else:
+        return
+    below = ranks[1:] if me == ranks[0] and root not in ranks else []
+    if round_.makes:
         sizes = {record.dst: record.number for record in records if record.content is None}
-        if not round_.makes:
-            sizes = {r: round_.call_of(r).takes[0][1].size for r in ranks[1:]}
-        parts = {r: _scratch(sizes[r]) for r in ranks[1:]}
+    else:
+        sizes = {r: round_.call_of(r).takes[0][1].size for r in below}
+    parts = {r: _scratch(sizes[r]) for r in below if sizes[r] <= _CHUNK}
 
-        def arrived() -> None:
-            for r, pieces in parts.items():
-                round_.give(r, r, pieces)
+    def arrived() -> None:
+        for r, pieces in parts.items():
+            round_.give(r, r, pieces)
 
-        round_.expect(root, me, own + [piece for r in ranks[1:] for piece in parts[r]], arrived)
+    round_.expect(root, me, own + [piece for pieces in parts.values() for piece in pieces], arrived)
 
 
 def _broadcast(round_: Exchange) -> None:
