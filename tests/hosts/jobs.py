@@ -69,7 +69,7 @@ exec nsenter --target="$pid" --net --uts --mount -- sh -c "$*"
 
 
 def mpirun(network, ranks, folder, *command, timeout=150):
-    """Start ranks of Open MPI on all hosts of a network; return what they said, or skip the test."""
+    """Start ranks of Open MPI on all hosts of a network; return what these said, or skip the test."""
     pytest.importorskip("mpi4py")
     start = Path(sysconfig.get_path("scripts")) / "mpirun"
     if not start.exists():
@@ -93,4 +93,4 @@ def mpirun(network, ranks, folder, *command, timeout=150):
     )
     out, _ = process.communicate(timeout=timeout)
     assert process.returncode == 0, out
-    return out.splitlines()
+    return [line for line in out.splitlines() if not line.startswith("[host")]  # mpirun's own words, as of setpgid
