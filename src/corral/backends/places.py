@@ -1,4 +1,4 @@
-"""Processes of this host that are ranks of a job over an engine that does not tell when one of them ends."""
+"""Processes of this machine that are ranks of a job over an engine that does not tell when one of them ends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from corral import _core
-from corral.distributed.host_identity import host_identity
+from corral.distributed.host_identity import host_identity, kernel_identity
 from corral.processes import describe_exit
 
 __all__ = ["Place", "Processes", "here"]
@@ -23,6 +23,8 @@ class Place(msgspec.Struct, array_like=True, frozen=True):
     ----------
     host : str
         The same for ranks that share a host; see `corral.distributed.host_identity`.
+    kernel : str
+        The same for ranks of one machine, which may be several hosts: see there, too.
     namespace : int
         Tells apart process numbers of different containers.
     pid, started : int
@@ -30,6 +32,7 @@ class Place(msgspec.Struct, array_like=True, frozen=True):
     """
 
     host: str
+    kernel: str
     namespace: int
     pid: int
     started: int
@@ -63,11 +66,11 @@ def here() -> Place:
         namespace = os.stat("/proc/self/ns/pid").st_ino
     except OSError:
         namespace = 0
-    return Place(host_identity(), namespace, pid, _core.start_time(pid))
+    return Place(host_identity(), kernel_identity(), namespace, pid, _core.start_time(pid))
 
 
 class Processes:
-    """The processes of a job's ranks, of which those of this host are watched.
+    """The processes of a job's ranks, of which those that this one can see are watched.
 
     Parameters
     ----------
@@ -81,7 +84,7 @@ class Processes:
         self._watched: dict[int, _core.Process] = {}
         mine = places[rank]
         for other, place in enumerate(places):
-            if other != rank and (place.host, place.namespace) == (mine.host, mine.namespace):
+            if other != rank and (place.kernel, place.namespace) == (mine.kernel, mine.namespace):
                 try:
                     self._watched[other] = _core.Process(place.pid, place.started)
                 except OSError:  # a kernel without pidfd_open, or no descriptor left: what the engine says must do

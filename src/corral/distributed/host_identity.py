@@ -6,7 +6,7 @@ import functools
 import os
 import socket
 
-__all__ = ["host_identity"]
+__all__ = ["host_identity", "kernel_identity"]
 
 
 def host_identity() -> str:
@@ -23,13 +23,24 @@ def host_identity() -> str:
 
 
 @functools.cache
-def _found() -> str:
+def kernel_identity() -> str:
+    """Return a name of the running kernel: the same for all processes of one machine, whatever its hosts are called.
+
+    Examples
+    --------
+    >>> kernel_identity() != ""
+    True
+    """
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
-            boot = file.read().strip()
+            return file.read().strip()
     except OSError:
-        boot = socket.gethostname()
+        return socket.gethostname()
+
+
+@functools.cache
+def _found() -> str:
     try:
-        return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}"
+        return f"{kernel_identity()}/{os.stat('/proc/self/ns/net').st_ino}"
     except OSError:
-        return boot
+        return kernel_identity()
