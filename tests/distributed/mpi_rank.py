@@ -1,7 +1,8 @@
-"""What mpirun starts for each rank of a test: ``mpi_rank.py ADDRESS``.
+"""What mpirun starts for each rank of a test: ``mpi_rank.py ADDRESS [lend]``.
 
-The process itself does not use MPI: it forks the rank, and tells the test how that ends. So mpirun sees all of its
-processes end well, whatever becomes of the ranks.
+The process itself does not use MPI: it forks the rank, and tells the test how that ends; or else it lends its
+environment, by which MPI knows the rank, to one that the test has forked itself. So mpirun sees all of its processes
+end well, whatever becomes of the ranks.
 """
 
 from __future__ import annotations
@@ -17,7 +18,16 @@ from multiprocessing.connection import Connection
 _PR_SET_PDEATHSIG = 1
 
 
-def main(address: str) -> None:
+def main(address: str, lends: bool) -> None:
+    if lends:
+        _die_with(None)
+        test = _connected("watch", address)
+        test.send(dict(os.environ))
+        try:
+            test.recv()
+        except (EOFError, OSError):  # the rank has ended, or the test is gone
+            pass
+        return
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
@@ -66,4 +76,4 @@ def _die_with(parent: int | None) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], "lend" in sys.argv[2:])

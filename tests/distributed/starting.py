@@ -64,6 +64,7 @@ class Ranks:
         self.processes: list[Any] = []
         self._mpirun: subprocess.Popen[bytes] | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._lenders: list[Connection] = []
         try:
             if on_mpi():
                 self._start_by_mpirun(target, arguments)
@@ -75,16 +76,18 @@ class Ranks:
 
     def _start(self, target: Callable[..., None], arguments: Sequence[tuple[Any, ...]]) -> None:
         for each in arguments:
-            ours, theirs = _spawn.Pipe()
-            self.ends.append(ours)
             if self._forks:
-                process = _forked.Process(target=_forked_rank, args=(theirs, dict(os.environ), target, each))
+                self._start_one(_forked, _forked_rank, dict(os.environ), target, each)
             else:
-                process = _spawn.Process(target=_rank, args=(theirs, os.getpid(), target, each))
-            process.daemon = True
-            process.start()
-            theirs.close()
-            self.processes.append(process)
+                self._start_one(_spawn, _rank, os.getpid(), target, each)
+
+    def _start_one(self, context: Any, run: Callable[..., None], *arguments: Any) -> None:
+        ours, theirs = _spawn.Pipe()
+        self.ends.append(ours)
+        process = context.Process(target=run, args=(theirs, *arguments), daemon=True)
+        process.start()
+        theirs.close()
+        self.processes.append(process)
 
     def _start_by_mpirun(self, target: Callable[..., None], arguments: Sequence[tuple[Any, ...]]) -> None:
         size = len(arguments)
@@ -98,12 +101,16 @@ class Ranks:
             listener.bind(address)
             listener.listen(2 * size)
             listener.settimeout(1.0)
+            lend = ["lend"] if self._forks else []
             self._mpirun = subprocess.Popen(
-                [*command, address], env=environ, stdin=subprocess.DEVNULL, start_new_session=True
+                [*command, address, *lend],
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
             )
             connections: dict[tuple[str, int], Connection] = {}
             deadline = time.monotonic() + _START
-            while len(connections) < 2 * size:
+            while len(connections) < (size if self._forks else 2 * size):
                 try:
                     connection = Connection(listener.accept()[0].detach())
                 except TimeoutError:
@@ -112,6 +119,10 @@ class Ranks:
                 else:
                     connections[connection.recv()] = connection
         for rank, each in enumerate(arguments):
+            if self._forks:
+                self._lenders.append(connections["watch", rank])
+                self._start_one(_forked, _forked_rank, self._lenders[-1].recv(), target, each)
+                continue
             end = connections["rank", rank]
             end.send(sys.path)
             end.send((target, each))
@@ -124,7 +135,7 @@ class Ranks:
             if process.is_alive():
                 process.kill()
             process.join()
-        for end in self.ends:
+        for end in [*self.ends, *self._lenders]:
             end.close()
         if self._mpirun is not None:
             try:
@@ -184,6 +195,9 @@ def _forked_rank(
         _rank(end, os.getppid(), target, arguments)
     finally:
         atexit._run_exitfuncs()  # which forked children leave out
+        mpi = sys.modules.get("mpi4py.MPI")
+        if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
+            mpi.Finalize()  # as it does itself when the interpreter ends
 
 
 def mpirun() -> list[str]:
