@@ -15,6 +15,7 @@ __all__ = [
     "KINDS",
     "PROGRAM",
     "VARIABLE",
+    "backend_of",
     "chosen",
     "next_sequence",
     "on_mpi",
@@ -40,6 +41,11 @@ EVERYWHERE = ("sockets", "shm-copy", "gloo", "mpi", "hybrid")
 def chosen() -> str:
     """Return what the test's ranks are to run on: the name of a backend, or one of `KINDS`."""
     return os.environ.get(VARIABLE, "shm")
+
+
+def backend_of(kind: str) -> str:
+    """Return the name of the backend that one of `KINDS` runs on."""
+    return {"shm-copy": "shm", "hybrid-mpi": "hybrid"}.get(kind, kind)
 
 
 def on_mpi() -> bool:

@@ -9,6 +9,7 @@ import types
 from datetime import timedelta
 
 import pytest
+from engines import backend_of
 from ranks import run
 
 import corral.distributed as dist
@@ -104,7 +105,8 @@ def _config(rank, size):
 
 
 def test_a_groups_backends(backend):
-    both = f"cpu:{backend},cuda:{backend}"
+    name = backend_of(backend)
+    both = f"cpu:{name},cuda:{name}"
     assert run(_config, 2) == [(both, True, 2), (both, both, 2)]
     with pytest.raises(ValueError, match="has not been initialized"):
         dist.get_backend_config()
