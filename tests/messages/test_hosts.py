@@ -9,6 +9,7 @@ import pytest
 from wires import run
 
 from corral.backends.base import Reduction
+from corral.backends.messages import routes
 from corral.backends.messages.frames import PART
 
 HOSTS = ["aabbb", "aaabcc", "ababc", "abcd", "aaaa", "ab", "a", "abcdefghijklmnopqrst"]
@@ -154,7 +155,8 @@ def _by_themselves(backend, net):
     return ways
 
 
-def test_what_is_too_large_for_a_leader_to_keep_goes_by_itself():
+def test_what_is_too_large_for_a_leader_to_keep_goes_by_itself(monkeypatch):
+    monkeypatch.setattr(routes, "_KEPT", 4 << 20)
     small, large = 40_000, [600_000 + r for r in range(9)]
     # On host b, rank 2 speaks for ranks 3 and 5, on host c, rank 6 for rank 7.
     up = [(0, 1, large[0]), (2, 1, large[2] + 2 * small), (3, 2, small), (4, 1, large[4]), (5, 2, small)]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["move"]
 
 _CHUNK = 4 << 20
+_KEPT = 64 << 20  # bytes of a part of another rank that a leader makes room for
 _Pieces = list[memoryview]
 
 
@@ -23,7 +24,7 @@ def move(round_: Exchange, records: Sequence[Record]) -> None:
     """Start all transfers of an exchange that was agreed on.
 
     Within a host parts go straight to where they belong; between hosts through one leader of each, so that there is one
-    message for all of its ranks. Of what is gathered or scattered, a part beyond `_CHUNK` goes straight in any case: a
+    message for all of its ranks. Of what is gathered or scattered, a part beyond `_KEPT` goes straight in any case: a
     message more costs it nothing, while the leader would need memory for it.
     """
     from corral.backends.messages.exchanges import Pattern
@@ -54,7 +55,7 @@ def _parcels(round_: Exchange, size_of: Callable[[int], int]) -> list[list[int]]
     home = _home(round_, round_.root)
     parcels = []
     for ranks in round_.ledger.tree.hosts:
-        by_themselves = [r for r in ranks[1:] if ranks is home or size_of(r) > _CHUNK]
+        by_themselves = [r for r in ranks[1:] if ranks is home or size_of(r) > _KEPT]
         parcels += [[r for r in ranks if r not in by_themselves], *([r] for r in by_themselves)]
     return parcels
 
@@ -69,11 +70,11 @@ def _to_root(round_: Exchange, records: Sequence[Record]) -> None:
         return
     given, ranks = round_.given(root), _home(round_, me)
     own = given.pieces()
-    if me != ranks[0] and root not in ranks and given.nbytes <= _CHUNK:
+    if me != ranks[0] and root not in ranks and given.nbytes <= _KEPT:
         round_.give(ranks[0], me, own)
         return
     below = ranks[1:] if me == ranks[0] and root not in ranks else []
-    parts = {r: _scratch(size) for r in below if (size := round_.call_of(r).gives[0][1].size) <= _CHUNK}
+    parts = {r: _scratch(size) for r in below if (size := round_.call_of(r).gives[0][1].size) <= _KEPT}
     missing = set(parts)
 
     def arrived(rank: int) -> None:
@@ -97,7 +98,7 @@ def _scatter(round_: Exchange, records: Sequence[Record]) -> None:
         return
     taken, ranks = round_.taken(root), _home(round_, me)
     own = taken.pieces()
-    if me != ranks[0] and root not in ranks and taken.nbytes <= _CHUNK:
+    if me != ranks[0] and root not in ranks and taken.nbytes <= _KEPT:
         round_.expect(ranks[0], me, own)
         return
     below = ranks[1:] if me == ranks[0] and root not in ranks else []
@@ -105,7 +106,7 @@ def _scatter(round_: Exchange, records: Sequence[Record]) -> None:
         sizes = {record.dst: record.number for record in records if record.content is None}
     else:
         sizes = {r: round_.call_of(r).takes[0][1].size for r in below}
-    parts = {r: _scratch(sizes[r]) for r in below if sizes[r] <= _CHUNK}
+    parts = {r: _scratch(sizes[r]) for r in below if sizes[r] <= _KEPT}
 
     def arrived() -> None:
         for r, pieces in parts.items():
