@@ -24,6 +24,8 @@ RESULTS = ROOT / "benchmarks" / "results" / "scale.json"
 PAGE = ROOT / "docs" / "scale_tables.md"
 OPERATIONS = ("barrier", "broadcast", "gather", "all_gather", "all_reduce", "all_to_all")
 MIB = 1 << 20
+CHUNK = 4 << 20  # of a reduction between hosts, which passes chunks on as they come
+AT_ONCE = 16  # ranks up to which small collectives over MPI take one step, and none of the engine's own frames
 EXTRAPOLATED = ((1, 8), (10, 8), (100, 8), (1000, 8), (1000, 1))
 PEERS = (100, 1000, 8000)
 
@@ -62,27 +64,30 @@ def frames(operation: str, large: bool, shape: Shape) -> int:
         "broadcast": n - 1,
         "gather": n - 1,
         "all_gather": hosts * ranks * (ranks - 1) + hosts * (hosts - 1) + hosts * (hosts - 1) * (ranks - 1),
-        "all_reduce": 2 * n * (n - 1),
+        "all_reduce": 2 * n * (n - 1) if hosts == 1 else 2 * (n - 1),
         "all_to_all": n * (n - 1),
     }
     return agreed + bodies[operation]
 
 
 def busiest(operation: str, shape: Shape) -> int:
-    """Return how many bodies the busiest rank sends and receives; all ranks carry theirs at the same time."""
+    """Return how many bodies are sent and received one after another; all ranks carry theirs at the same time.
+
+    They are those of the busiest rank, but for reductions between hosts, which wait for one host after another.
+    """
     n, (hosts, ranks) = shape.size, shape
     return {
         "barrier": 0,
         "broadcast": math.ceil(math.log2(max(hosts, 2))) + math.ceil(math.log2(max(ranks, 2))),
         "gather": hosts - 1 + ranks - 1,
         "all_gather": 2 * (hosts - 1) + 2 * (ranks - 1) + (hosts - 1) * (ranks - 1),
-        "all_reduce": 4 * (n - 1),
+        "all_reduce": 4 * (n - 1) if hosts == 1 else 2 * (2 * (ranks - 1) + hosts - 1 + math.ceil(math.log2(hosts))),
         "all_to_all": 2 * (n - 1),
     }[operation]
 
 
 def carried(operation: str, size: int, shape: Shape) -> float:
-    """Return the bytes that the busiest host's link carries one way."""
+    """Return the bytes that go over links one after another: the busiest host's, or from host to host."""
     n, (hosts, ranks) = shape.size, shape
     if hosts == 1:
         return 0.0
@@ -91,7 +96,7 @@ def carried(operation: str, size: int, shape: Shape) -> float:
         "broadcast": size * math.ceil(math.log2(hosts)),
         "gather": size * (n - ranks),
         "all_gather": size * (n - ranks),
-        "all_reduce": 2 * size * ranks * (n - ranks) / n,
+        "all_reduce": min(size, CHUNK) * (hosts - 1) + size * math.ceil(math.log2(hosts)),
         "all_to_all": size * ranks * (n - ranks),
     }[operation]
 
@@ -140,6 +145,8 @@ def fit(jobs: Sequence[dict[str, Any]]) -> Cost:
         if "process" not in job:  # of these, only times are there
             continue
         for name, measured in job["operations"].items():
+            if not measured["frames"]:
+                continue
             operation, title = name.split(" ", 1)
             moved = _moved(operation, job["ranks"]) * MIB if title == "1 MiB" else 0
             rows.append((measured["frames"], moved))
@@ -173,7 +180,10 @@ def check(jobs: Iterable[dict[str, Any]]) -> None:
         shape = Shape(job["hosts"], job["ranks"] // job["hosts"])
         for name, measured in job["operations"].items():
             operation, title = name.split(" ", 1)
-            said = frames(operation, title == "1 MiB", shape)
+            large = title == "1 MiB"
+            if job["backend"] == "mpi" and not large and job["ranks"] <= AT_ONCE and not measured["frames"]:
+                continue
+            said = frames(operation, large, shape)
             if measured["frames"] != said:
                 raise ValueError(f"{name} of {shape} on {job['backend']}: {measured['frames']} frames, not {said}")
 
