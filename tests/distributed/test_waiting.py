@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from engines import next_sequence, on_mpi, through_with, waited
+from engines import next_sequence, through_with, waited
 from ranks import run
 
 import corral.distributed as dist
@@ -20,7 +20,7 @@ def _until_asleep(rank, seconds=0.0):
         if asleep is not None and asleep >= seconds:
             return
         assert time.monotonic() < deadline, f"rank {rank} never fell asleep"
-        os.sched_yield()
+        time.sleep(0.02)  # some engines' ranks answer themselves, which is no part of their waiting
 
 
 def _interrupted(rank, size, operation):
@@ -150,4 +150,4 @@ def _stopped(rank, size):
 def test_a_stopped_peer_costs_nothing_and_all_goes_on_when_it_resumes():
     cpu, wall, values = run(_stopped, 3)[0]
     assert values == [0.0, 1.0, 2.0, 3.0]
-    assert on_mpi() or cpu < wall / 10  # MPI has nothing to wait for: it is asked again and again
+    assert cpu < wall / 10

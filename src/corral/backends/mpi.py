@@ -1,7 +1,7 @@
 """The transport over MPI, by mpi4py.
 
 MPI has no wait with a limit, and nothing that another thread could end: it is asked again and again, at once
-for a moment, then after pauses that grow to a millisecond.
+for a moment, then after pauses that grow to a millisecond, and further where nothing has come for long.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ _DATA, _BYE, _ENDING = 1, 2, 3
 _BLOCK = 1 << 30  # most bytes of a block: counts of MPI before 4.0 are of 31 bits
 _SPIN = 1e-3  # seconds without pauses
 _FIRST_PAUSE, _LAST_PAUSE = 50e-6, 1e-3
+_LATER, _LONGEST_PAUSE = 0.05, 10e-3  # pauses grow to this part of what has been waited in vain, and to no more seconds
+_APART = 5e-3  # seconds between two waits that do not belong together
 _LOOK = 0.02  # seconds between two looks for ranks that have ended
 _MOMENT = 0.2  # seconds in which a process that says so is seen to end
 _LAST_WORDS = 1.0  # seconds for telling the others that this process ends
@@ -121,6 +123,7 @@ class MpiTransport(Transport):
         self._moving: list[_Transfer] = []
         self._arrived: deque[Arrival] = deque()
         self._gone: dict[int, str] = {}
+        self._vain_since = self._vain_until = 0.0  # when a wait began that nothing has ended, and when it was left
         self._ending: dict[int, float] = {}  # ranks whose processes end, and when to wait no longer to see how
         self._kept: list[_Transfer] = []  # of ranks that are lost: MPI may yet touch their memory
         self._keeps = False  # whether the same is true of heads
@@ -294,20 +297,24 @@ class MpiTransport(Transport):
         if self._progress() or self._arrived or self._signal.wait(0.0):
             return
         start = now = time.monotonic()
-        known = len(self._gone)
+        if start > self._vain_until + _APART:
+            self._vain_since = start
+        self._vain_until, known = 0.0, len(self._gone)
         pause = _FIRST_PAUSE
         while now < start + seconds:
-            if now < start + _SPIN:
+            if now < self._vain_since + _SPIN:
                 os.sched_yield()
                 if self._signal.wait(0.0):
                     return
             else:
+                longest = min(max(_LAST_PAUSE, (now - self._vain_since) * _LATER), _LONGEST_PAUSE)
                 if self._signal.wait(min(pause, start + seconds - now)):
                     return
-                pause = min(pause * 1.5, _LAST_PAUSE)
+                pause = longest if longest > _LAST_PAUSE else min(pause * 1.5, longest)
             if self._progress() or len(self.lost()) > known:
                 return
             now = time.monotonic()
+        self._vain_until = now
 
     def heard(self, rank: int) -> float:
         return self.port.heard(rank)
