@@ -192,7 +192,7 @@ def test_a_process_that_dies_while_it_writes_leaves_nothing_to_believe(tmp_path:
 def _die_while_writing(path: str) -> None:
     import corral.tensordict.saving as saving
 
-    saving.copy_into = lambda dst, src: os.kill(os.getpid(), signal.SIGKILL)
+    saving.write_file = lambda path, content: os.kill(os.getpid(), signal.SIGKILL)
     (example() + 1).memmap(path)
 
 

@@ -19,6 +19,7 @@ from corral.arrays.libraries import Library, dtype_name, library_of
 
 __all__ = [
     "InFile",
+    "bytes_of",
     "create_file",
     "dtype_of",
     "file_of",
@@ -31,9 +32,11 @@ __all__ = [
     "place_in_file",
     "same_place",
     "steps_of",
+    "write_file",
 ]
 
 _MS_SYNC = 4
+_PIECE = 1 << 30  # bytes of a write: Linux takes less than 2 GiB
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
@@ -107,6 +110,44 @@ def create_file(path: Path, nbytes: int, *, exist_ok: bool, reserve: bool) -> No
             os.ftruncate(fd, nbytes)
         if reserve and nbytes:
             os.posix_fallocate(fd, 0, nbytes)
+    finally:
+        os.close(fd)
+
+
+def bytes_of(array: Any) -> memoryview | None:
+    """Return the bytes of an array as a file has them, if they lie so in this process's memory, else ``None``.
+
+    Examples
+    --------
+    >>> bytes(bytes_of(np.array([1, 2], "u2"))), bytes_of(np.zeros((2, 2)).T[:1])
+    (b'\\x01\\x00\\x02\\x00', None)
+    """
+    if isinstance(array, np.ndarray):
+        if not array.flags.c_contiguous or not array.dtype.isnative or array.dtype.kind not in "biufcmMV":
+            return None
+        return memoryview(array.reshape(-1).view(np.uint8))
+    torch: Any = sys.modules.get("torch")
+    if torch is None or type(array) not in (torch.Tensor, torch.nn.Parameter):
+        return None
+    plain = array.device.type == "cpu" and array.layout is torch.strided and array.is_contiguous()
+    if not plain or array.is_conj() or array.is_neg() or array.is_quantized:
+        return None
+    try:
+        return memoryview(array.detach().reshape(-1).view(torch.uint8).numpy())
+    except (RuntimeError, TypeError):  # of a dtype of which torch has the name and little else
+        return None
+
+
+def write_file(path: Path, content: memoryview) -> None:
+    """Write a file from its beginning: faster than through a map, of which each page is cleared first.
+
+    A full disk is an error here. Others who have mapped the file see what is written.
+    """
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        done = 0
+        while done < len(content):
+            done += os.pwrite(fd, content[done : done + _PIECE], done)
     finally:
         os.close(fd)
 

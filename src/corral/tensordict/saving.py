@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from corral.arrays.libraries import Library, copy_into, dtype_name, library_of, to_numpy
-from corral.arrays.mapped import create_file, map_file, numpy_dtype, place_in_file, same_place
+from corral.arrays.mapped import bytes_of, create_file, map_file, numpy_dtype, place_in_file, same_place, write_file
 from corral.arrays.operations import clone, nbytes
 from corral.tensordict import directories
 from corral.tensordict.loading import Loader, Loading
@@ -22,6 +22,8 @@ from corral.tensordict.relocating import as_leaf
 from corral.tensordict.sharing import Sharing, _shared_bytes
 
 __all__ = ["Options", "Saving", "leaf_to_file", "on_host"]
+
+_MUCH, _WRITERS = 64 << 20, 4  # bytes from which on several threads write, and how many at most
 
 
 class Options:
@@ -144,6 +146,8 @@ class Saving(Loading, Sharing):
         described: list[tuple[Path, directories.Description]] = []
         result = self._to_files(path, options, copies, described)
         total = sum(nbytes(leaf) for leaf in result._leaves()) if copies else 0
+        if threads == 0 and total >= _MUCH:
+            threads = min(_WRITERS, os.cpu_count() or 1)
         with Bar(f"Saving {path.name}", total, options.progress) as bar:
             if threads > 1 and len(copies) > 1:
                 with ThreadPoolExecutor(threads) as pool:
@@ -253,12 +257,16 @@ def leaf_to_file(value: Any, file: Path, options: Options, copies: list[Callable
     library: Library = "torch" if library_of(value) == "torch" else "numpy"
     if not math.prod(value.shape):
         return map_file(file, dtype_name(value), value.shape, library)
-    create_file(file, nbytes(value), exist_ok=options.exist_ok, reserve=not options.like)
+    content = None if options.like else bytes_of(value)
+    create_file(file, nbytes(value), exist_ok=options.exist_ok, reserve=not options.like and content is None)
     leaf = map_file(file, dtype_name(value), value.shape, library, "r+")
     if not options.like:
 
         def fill() -> int:
-            copy_into(leaf, on_host(value))
+            if content is None:
+                copy_into(leaf, on_host(value))
+            else:
+                write_file(file, content)
             return nbytes(leaf)
 
         copies.append(fill)
