@@ -86,6 +86,11 @@ class C10d(Communicator):
         """``all_gather_into_tensor``."""
         return partial(getattr(self.dist, self.all_gather_name), self.leaf(out), self.leaf(array))
 
+    def gathering(self, out: np.ndarray, array: np.ndarray, root: int) -> Step:
+        """``gather``."""
+        rows = [self.leaf(row) for row in out] if self.rank == root else None
+        return partial(self.dist.gather, self.leaf(array), rows, root)
+
     def _slots(self) -> list[Any] | None:
         return [None] * self.size if self.rank == ROOT else None
 

@@ -104,6 +104,10 @@ class Communicator(Contender):
         """Prepare to fill everyone's `out` with all ranks' `array` in rank order."""
 
     @abc.abstractmethod
+    def gathering(self, out: np.ndarray, array: np.ndarray, root: int) -> Step:
+        """Prepare to fill the rows of `out` on `root` with all ranks' `array`."""
+
+    @abc.abstractmethod
     def gathering_objects(self, obj: Any) -> Step:
         """Prepare to bring every rank's `obj` to the root."""
 

@@ -141,6 +141,27 @@ class Broadcast(Job):
             _same(self.array, self.leaf.numbers(version, root), f"broadcast from rank {root}")
 
 
+class Gather(Job):
+    """`gather` of one array from each rank, to the first and the last rank in turn, as for a broadcast."""
+
+    def __init__(self, ranks: Communicator, workload: Workload) -> None:
+        self.rank, self.roots = ranks.rank, (0, ranks.size - 1)
+        (self.leaf,) = workload.leaves.values()
+        self.array = np.zeros(self.leaf.shape, self.leaf.dtype)
+        self.rows = np.zeros((ranks.size, *self.leaf.shape), self.leaf.dtype)
+        turns = itertools.cycle([ranks.gathering(self.rows, self.array, root) for root in self.roots])
+        self.step = lambda: next(turns)()
+
+    def verify(self, version: int) -> None:
+        """Compare what came to each root."""
+        for root in self.roots:
+            self.array[...] = self.leaf.numbers(version, self.rank)
+            self.rows[...] = 0
+            self.step()
+            for rank, row in enumerate(self.rows) if self.rank == root else ():
+                _same(row, self.leaf.numbers(version, rank), f"gather to rank {root}, array of rank {rank}")
+
+
 class AllReduce(Job):
     """`all_reduce` of one array, by SUM, in place."""
 
@@ -183,6 +204,7 @@ JOBS: Jobs = {
     "gather_object": GatherObject,
     "barrier": Barrier,
     "broadcast": Broadcast,
+    "gather": Gather,
     "all_reduce": AllReduce,
     "all_gather_into_tensor": AllGather,
 }

@@ -99,6 +99,10 @@ class Mpi(Communicator):
         """``Allgather``."""
         return partial(self.comm.Allgather, array, out)
 
+    def gathering(self, out: np.ndarray, array: np.ndarray, root: int) -> Step:
+        """``Gather``."""
+        return partial(self.comm.Gather, array, out if self.rank == root else None, root)
+
     def gathering_objects(self, obj: Any) -> Step:
         """``gather``, which pickles."""
         return partial(self.comm.gather, obj, ROOT)

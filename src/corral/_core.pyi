@@ -201,6 +201,9 @@ def register_container(type: type, entries: str, batch_size: str, others: tuple[
 def survey(tree: object, array: type, write: bool) -> tuple[bytes, list[object]] | None:
     """What a tree looks like, and its leaves, where all are plain arrays."""
 
+def lie_apart(arrays: list[object]) -> bool:
+    """Whether surely no two of these arrays share memory."""
+
 def register_keys(entries: str, kinds: dict[type, bool], elsewhere: object) -> None:
     """
     Teach the core to read keys of containers: the attribute that has their entries, whether entries of a class are containers, and who appends the keys of containers without a dict.
@@ -321,6 +324,8 @@ class MpiPort:
     def all_reduce(self, label: int, op: int, buffers: object) -> int: ...
 
     def all_gather(self, label: int, buffers: object, into: object) -> int: ...
+
+    def gather(self, label: int, root: int, buffers: object, into: object) -> int: ...
 
     def begin(self) -> int: ...
 

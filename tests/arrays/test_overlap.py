@@ -6,9 +6,12 @@ import itertools
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from corral._core import lie_apart
+from corral.arrays.buffers import register_torch
 from corral.arrays.overlap import Extent, overlaps_itself, share_memory
 
 _shapes = st.integers(1, 3).flatmap(
@@ -73,3 +76,26 @@ def test_numpy_rows_and_columns(order):
     for parts in (list(a), list(a.T)):
         extents = [Extent("cpu", p.__array_interface__["data"][0], p.shape, p.strides, 8) for p in parts]
         assert share_memory(extents) is None
+
+
+register_torch()
+_slices = st.tuples(st.integers(-12, 12), st.integers(-12, 12), st.sampled_from([-3, -2, -1, 1, 2, 3]))
+
+
+@given(st.lists(st.tuples(_slices, st.booleans()), min_size=2, max_size=5))
+def test_what_the_core_takes_for_apart_is_apart(slices):
+    whole = np.zeros(24, "i2")
+    arrays = [(torch.from_numpy(whole)[a:b] if s == 1 and t else whole[a:b:s]) for (a, b, s), t in slices]
+    numbers = [a.numpy() if isinstance(a, torch.Tensor) else a for a in arrays]
+    pairs = [*itertools.combinations(numbers, 2)]
+    if lie_apart(arrays):
+        assert not any(np.shares_memory(a, b) for a, b in pairs)
+    spans = [sorted(np.lib.array_utils.byte_bounds(a)) for a in numbers if a.size]
+    if all(a[1] <= b[0] for a, b in itertools.pairwise(sorted(spans))):
+        assert lie_apart(arrays)
+
+
+def test_the_core_leaves_what_it_cannot_read_to_others():
+    assert not lie_apart([np.zeros(2), object()])
+    assert not lie_apart([np.zeros(2), np.array([None])])
+    assert lie_apart([])

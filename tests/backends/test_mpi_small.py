@@ -37,6 +37,12 @@ def _together(rank, size):
         rows = np.zeros((size, 5))
         dist.all_gather_into_tensor(rows, mine(rank))
         assert np.array_equal(rows, [mine(other) for other in range(size)])
+        parts = [np.zeros(5) if other % 2 else np.zeros((5, 2))[:, 1] for other in range(size)]
+        dist.all_gather(parts, mine(rank))
+        assert np.array_equal(parts, rows)
+        parts = [np.zeros(5) if other % 2 else np.zeros((5, 2))[:, 1] for other in range(size)]
+        dist.gather(mine(rank), parts if rank == root else None, root)
+        assert np.array_equal(parts, rows) if rank == root else not np.any(parts)
         strided = np.zeros((4, 2))
         strided[:, 1] = rank
         dist.all_reduce(strided[:, 1])
@@ -48,9 +54,9 @@ def _together(rank, size):
             time.sleep(0.01)  # long enough for the others to go on in Python
         before = backend._port.next
         every_kind(turn % size)
-        assert backend._port.next == before + 6
+        assert backend._port.next == before + 8
         number, state, call = backend.job.rounds.last_call(backend.context)
-        assert (number, state, call.label) == (before + 6, 2, LABELS["all_reduce"])
+        assert (number, state, call.label) == (before + 8, 2, LABELS["all_reduce"])
     big = mine(rank, 10_000)  # of a call that goes on like any other
     dist.all_reduce(big)
     assert np.array_equal(big, sum(mine(other, 10_000) for other in range(size)))
@@ -130,6 +136,17 @@ def _different(rank, size):
             dist.all_reduce(np.ones(2, np.float32 if last else np.float64))
         with pytest.raises(corral.MismatchError):  # the one in the core, the other not
             dist.all_reduce(np.ones(3000 if last else 2))
+        rows = [np.zeros(2) for _ in range(size)]
+        with pytest.raises(corral.MismatchError):  # nor does the root expect what comes
+            dist.gather(np.ones(2), [np.zeros(3) for _ in range(size)] if rank == 0 else None)
+        with pytest.raises(corral.MismatchError):
+            dist.gather(np.ones(2, np.float32 if last else np.float64), None if rank else rows)
+        with pytest.raises(corral.MismatchError):  # two who take themselves for the root
+            dist.gather(np.ones(2), rows if last or rank == 0 else None, rank if last else 0)
+        assert not np.any(rows)
+        sizes = [np.zeros(2 + other) for other in range(size)]  # which fit, although they differ
+        dist.gather(np.ones(2 + rank), None if rank else sizes)
+        assert rank or [part.tolist() for part in sizes] == [[1] * (2 + other) for other in range(size)]
         with pytest.raises((corral.MismatchError, TypeError)):
             dist.broadcast("nothing that has memory" if last else np.ones(2), 0)
         value = np.ones(2)
@@ -176,6 +193,7 @@ def _late(rank, size, folder):
         "broadcast": lambda timeout: backend.broadcast((value,), 0, timeout),
         "all_reduce": lambda timeout: backend.all_reduce((value,), Reduction("sum"), timeout),
         "all_gather": lambda timeout: backend.all_gather((value,), rows, timeout),
+        "gather": lambda timeout: backend.gather((value,), [[row] for row in rows.reshape(2, 3)], 0, timeout),
     }
     for name, call in calls.items():
         dist.barrier()

@@ -349,6 +349,10 @@ NB_MODULE(_core, m) {
         },
         nb::sig("def survey(tree: object, array: type, write: bool) -> tuple[bytes, list[object]] | None"),
         "tree"_a.none(), "array"_a, "write"_a, "What a tree looks like, and its leaves, where all are plain arrays.");
+    m.def(
+        "lie_apart", [](nb::list arrays) { return lie_apart(arrays.ptr()); },
+        nb::sig("def lie_apart(arrays: list[object]) -> bool"), "arrays"_a,
+        "Whether surely no two of these arrays share memory.");
     m.def("register_keys", &register_keys,
           nb::sig("def register_keys(entries: str, kinds: dict[type, bool], elsewhere: object) -> None"), "entries"_a,
           "kinds"_a, "elsewhere"_a,

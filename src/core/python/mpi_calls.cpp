@@ -14,7 +14,7 @@ using namespace nb::literals;
 namespace corral {
 namespace {
 
-enum : uint32_t { call_passed, call_barrier, call_broadcast, call_all_reduce, call_all_gather };
+enum : uint32_t { call_passed, call_barrier, call_broadcast, call_all_reduce, call_all_gather, call_gather };
 
 // What a call returns, or `otherwise` where its arguments are no good: whoever calls it then does so in another way,
 // which fails with a better error. So it raises nothing that could be taken for what a signal's handler has raised.
@@ -77,9 +77,12 @@ void MpiPort::take_slot(uint32_t source, const std::byte* data, size_t bytes) {
     ++all.count;
 }
 
-void MpiPort::tell(const Heading& heading, const void* content, uint32_t bytes) {
-    Prefix prefix{kind_slot, 0, rank_, static_cast<uint32_t>(sizeof heading + bytes), 0, 0};
-    for (uint32_t k = 1; k < size_; ++k) start((rank_ + k) % size_, prefix, &heading, content, bytes);
+void MpiPort::tell(const Heading& heading, const void* content, uint32_t bytes, int64_t only) {
+    for (uint32_t k = 1; k < size_; ++k) {
+        uint32_t to = (rank_ + k) % size_, given = only < 0 || only == to ? bytes : 0;
+        Prefix prefix{kind_slot, 0, rank_, static_cast<uint32_t>(sizeof heading + given), 0, 0};
+        start(to, prefix, &heading, content, given);
+    }
 }
 
 MpiPort::State MpiPort::state(uint64_t number) const {
@@ -113,7 +116,7 @@ uint64_t MpiPort::pass() {
     return heading.number;
 }
 
-MpiPort::Gathering* MpiPort::call(Heading& heading, const void* content, uint32_t bytes) {
+MpiPort::Gathering* MpiPort::call(Heading& heading, const void* content, uint32_t bytes, int64_t only) {
     heading.number = next_++;
     auto& all = gathering(heading.number);
     Slot& slot = all.slots[rank_];
@@ -122,7 +125,7 @@ MpiPort::Gathering* MpiPort::call(Heading& heading, const void* content, uint32_
     slot.here = all.own = true;
     if (bytes) std::memcpy(slot.content.data(), content, bytes);
     ++all.count;
-    tell(heading, content, bytes);
+    tell(heading, content, bytes, only);
     // What is for the interpreter may say that somebody has given up: it is heard first.
     bool alike = spin([&] { return inbox_.empty() && state(heading.number) != State::open; }) &&
                  state(heading.number) == State::alike;
@@ -195,14 +198,33 @@ int64_t MpiPort::all_reduce(uint32_t label, uint32_t op, nb::handle buffers) {
     return done;
 }
 
+bool MpiPort::add_parts(Payload& payload, nb::handle into, uint64_t type, uint64_t bytes) const {
+    if (!PyList_Check(into.ptr())) {
+        need(payload.add(into.ptr(), Payload::Access::write));
+    } else {
+        if (PyList_Size(into.ptr()) != static_cast<Py_ssize_t>(size_)) return false;
+        for (uint32_t r = 0; r < size_; ++r) {
+            need(payload.add_all(PyList_GetItem(into.ptr(), r), Payload::Access::write));
+            if (payload.spans.total() != (r + 1) * bytes) return false;
+        }
+    }
+    for (auto& run : payload.runs)
+        if (run.type != type) return false;
+    return payload.spans.total() == bytes * size_;
+}
+
+void MpiPort::write_parts(const Gathering& all, Payload& payload, uint64_t bytes) const {
+    for (uint32_t r = 0; r < size_; ++r)
+        if (all.slots[r].bytes == bytes) payload.spans.write(r * bytes, all.slots[r].content.data(), bytes);
+    payload.settle();
+}
+
 int64_t MpiPort::all_gather(uint32_t label, nb::handle buffers, nb::handle into) {
     if (!enabled_) return unfit;
     Payload given, taken;
     need(given.add_all(buffers.ptr(), Payload::Access::read));
-    need(taken.add(into.ptr(), Payload::Access::write));
     uint64_t bytes = given.spans.total();
-    if (given.runs.size() != 1 || bytes > most || given.type() != taken.type() || taken.spans.total() != bytes * size_)
-        return unfit;
+    if (given.runs.size() != 1 || bytes > most || !add_parts(taken, into, given.type(), bytes)) return unfit;
     std::array<std::byte, most> content;
     given.spans.read(0, content.data(), bytes);
     Heading heading{.number = 0,
@@ -214,8 +236,30 @@ int64_t MpiPort::all_gather(uint32_t label, nb::handle buffers, nb::handle into)
                     .kind = call_all_gather};
     auto* all = call(heading, content.data(), static_cast<uint32_t>(bytes));
     if (!all) return static_cast<int64_t>(heading.number);
-    for (uint32_t r = 0; r < size_; ++r) taken.spans.write(r * bytes, all->slots[r].content.data(), bytes);
-    taken.settle();
+    write_parts(*all, taken, bytes);
+    end(*all);
+    return done;
+}
+
+int64_t MpiPort::gather(uint32_t label, uint32_t root, nb::handle buffers, nb::handle into) {
+    if (!enabled_ || root >= size_) return unfit;
+    Payload given, taken;
+    need(given.add_all(buffers.ptr(), Payload::Access::read));
+    uint64_t bytes = given.spans.total();
+    if (given.runs.size() != 1 || bytes > most) return unfit;
+    if (root == rank_ && !(PyList_Check(into.ptr()) && add_parts(taken, into, given.type(), bytes))) return unfit;
+    std::array<std::byte, most> content;
+    given.spans.read(0, content.data(), bytes);
+    Heading heading{.number = 0,
+                    .type = given.type(),
+                    .bytes = bytes,
+                    .label = label,
+                    .detail = 0,
+                    .root = static_cast<int32_t>(root),
+                    .kind = call_gather};
+    auto* all = call(heading, content.data(), static_cast<uint32_t>(bytes), root);
+    if (!all) return static_cast<int64_t>(heading.number);
+    if (root == rank_) write_parts(*all, taken, bytes);
     end(*all);
     return done;
 }
@@ -284,6 +328,13 @@ void register_mpi_port(nb::module_& m) {
             },
             nb::sig("def all_gather(self, label: int, buffers: object, into: object) -> int"), "label"_a, "buffers"_a,
             "into"_a)
+        .def(
+            "gather",
+            [](MpiPort& p, uint32_t label, uint32_t root, nb::handle buffers, nb::handle into) {
+                return attempt([&] { return p.gather(label, root, buffers, into); }, MpiPort::unfit);
+            },
+            nb::sig("def gather(self, label: int, root: int, buffers: object, into: object) -> int"), "label"_a,
+            "root"_a, "buffers"_a, "into"_a.none())
         .def("begin", &MpiPort::pass)
         .def_prop_ro("next", &MpiPort::next)
         .def(

@@ -72,7 +72,10 @@ class MpiPort {
     int64_t barrier(uint32_t label);
     int64_t broadcast(uint32_t label, uint32_t root, nanobind::handle buffers);
     int64_t all_reduce(uint32_t label, uint32_t op, nanobind::handle buffers);
+    // `into` is a list with the buffers of each rank's part, or one buffer for all.
     int64_t all_gather(uint32_t label, nanobind::handle buffers, nanobind::handle into);
+    // `into` is such a list on the root.
+    int64_t gather(uint32_t label, uint32_t root, nanobind::handle buffers, nanobind::handle into);
 
     // A call that is the interpreter's from the beginning: its number, of which the others are told so.
     uint64_t pass();
@@ -144,9 +147,13 @@ class MpiPort {
     bool take_message(const Prefix& prefix, const std::byte* head);
     Gathering& gathering(uint64_t number);
     const Gathering* find(uint64_t number) const;
-    void tell(const Heading& heading, const void* content, uint32_t bytes);
+    // Tell all others, with the content, or with the content for one rank alone.
+    void tell(const Heading& heading, const void* content, uint32_t bytes, int64_t only = -1);
     // Begin a call, and wait for a moment; null unless all is here, and alike.
-    Gathering* call(Heading& heading, const void* content, uint32_t bytes);
+    Gathering* call(Heading& heading, const void* content, uint32_t bytes, int64_t only = -1);
+    // Whether memory for all ranks' parts was added: `bytes` for each, of one type.
+    bool add_parts(Payload& payload, nanobind::handle into, uint64_t type, uint64_t bytes) const;
+    void write_parts(const Gathering& all, Payload& payload, uint64_t bytes) const;
     void end(Gathering& gathering);
     // Take in what comes until something is true; false if that takes long, or something is for the interpreter.
     template <typename Ready>

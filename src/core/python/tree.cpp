@@ -84,6 +84,11 @@ std::pair<std::byte*, std::byte*> bounds(const View& v) {
     return {low, high};
 }
 
+struct Extent {
+    std::byte *low, *high;
+    bool operator<(const Extent& other) const { return low < other.low; }
+};
+
 // Where one leaf is written.
 struct Written {
     std::byte *low, *high;
@@ -104,11 +109,7 @@ bool apart(std::vector<T>& parts) {
 // columns of one matrix.
 bool surely_apart(std::vector<Written>& leaves, int64_t count) {
     if (apart(leaves)) return true;
-    struct Row {
-        std::byte *low, *high;
-        bool operator<(const Row& other) const { return low < other.low; }
-    };
-    std::vector<Row> rows;
+    std::vector<Extent> rows;
     rows.reserve(leaves.size() * static_cast<size_t>(count));
     for (auto& leaf : leaves)
         for (int64_t r = 0; r < count; ++r)
@@ -263,11 +264,24 @@ bool flatten_rows(PyObject* tree, int64_t count, Payload& payload, Rows& rows) {
     return true;
 }
 
+bool lie_apart(PyObject* arrays) {
+    Payload payload;  // keeps what it has looked at until the end
+    std::vector<Extent> extents;
+    extents.reserve(static_cast<size_t>(PyList_Size(arrays)));
+    for (Py_ssize_t i = 0; i < PyList_Size(arrays); ++i) {
+        View v;
+        if (!payload.view(PyList_GetItem(arrays, i), Payload::Access::read, v)) {
+            PyErr_Clear();  // whoever takes the closer look meets it again, and says it better
+            return false;
+        }
+        if (v.bytes() == 0) continue;
+        auto [low, high] = bounds(v);
+        extents.push_back({low, high});
+    }
+    return apart(extents);
+}
+
 nb::object survey(PyObject* tree, PyTypeObject* array, bool write) {
-    struct Extent {
-        std::byte *low, *high;
-        bool operator<(const Extent& other) const { return low < other.low; }
-    };
     Printer print;
     Payload payload;  // keeps what it has looked at until the end
     std::vector<PyObject*> leaves;

@@ -40,4 +40,7 @@ bool flatten_rows(PyObject* tree, int64_t count, Payload& payload, Rows& rows);
 // anything else; for writing also where a leaf is read-only, or it takes a closer look to see that no two share memory.
 nanobind::object survey(PyObject* tree, PyTypeObject* array, bool write);
 
+// Whether surely no two arrays of a list share memory: each lies behind another as a whole.
+bool lie_apart(PyObject* arrays);
+
 }  // namespace corral

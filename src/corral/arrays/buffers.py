@@ -18,6 +18,11 @@ import numpy as np
 from corral.arrays.dtypes import number_of
 from corral.arrays.overlap import Extent, is_nested, overlaps_itself, share_memory
 
+try:
+    from corral._core import lie_apart
+except ImportError:  # other systems do without
+    lie_apart = None  # type: ignore[assignment]
+
 __all__ = ["NATIVE", "check_distinct", "readable", "register_torch", "sharing", "writable"]
 
 Buffer: TypeAlias = Any
@@ -133,6 +138,8 @@ def check_distinct(arrays: Sequence[Any], name: str) -> None:
         return
     if all(map(_owns, arrays)) and len(set(map(id, arrays))) == len(arrays):
         return  # arrays that own their memory have it for themselves
+    if lie_apart is not None and lie_apart([*arrays]):
+        return
     found = sharing(arrays, name)
     if found is not None:
         raise ValueError(

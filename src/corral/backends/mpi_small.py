@@ -135,7 +135,7 @@ class SmallCalls(MessageBackend):
         timeout: float | None = None,
         operation: str = "all_gather",
     ) -> None:
-        if self._numbered and not self._turns.held and not self._failed and not isinstance(into, list):
+        if self._numbered and not self._turns.held and not self._failed:
             try:
                 number = self._port.all_gather(LABELS[operation], buffers, into)
                 if number == _OVER:
@@ -146,6 +146,26 @@ class SmallCalls(MessageBackend):
                 self._drop(LABELS[operation])
                 raise
         super().all_gather(buffers, into, timeout, operation)
+
+    def gather(
+        self,
+        buffers: Sequence[Buffer],
+        into: Sequence[Sequence[Buffer]] | None,
+        root: int,
+        timeout: float | None = None,
+        operation: str = "gather",
+    ) -> None:
+        if self._numbered and not self._turns.held and not self._failed:
+            try:
+                number = self._port.gather(LABELS[operation], root, buffers, into)
+                if number == _OVER:
+                    return
+                if number >= 0:
+                    return self._go_on(self._make.gather(buffers, into, root, operation), number, timeout)
+            except BaseException:
+                self._drop(LABELS[operation])
+                raise
+        super().gather(buffers, into, root, timeout, operation)
 
     def _go_on(self, round_: Round, number: int, timeout: float | None) -> None:
         self._run(round_.begun(number), timeout)
