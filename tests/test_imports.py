@@ -27,6 +27,13 @@ def test_no_array_library_is_imported(statement):
     assert not loaded & {"torch", "jax", "cupy", "typer", "rich", "optree", "tensordict", "mpi4py"}
 
 
+def test_what_takes_much_memory_is_imported_where_it_is_used():
+    """OpenSSL, for one, which comes with hashlib, is a third of what a worker takes for corral."""
+    statement = "import numpy; import corral; corral.distributed.init_process_group; corral.TensorDict; corral.gather"
+    loaded = _modules_after(statement) - _modules_after("import numpy")
+    assert not loaded & {"hashlib", "hmac", "secrets", "tempfile", "shutil", "logging", "asyncio", "concurrent.futures"}
+
+
 @pytest.mark.parametrize("name", corral.__all__)
 def test_every_public_name_is_there(name):
     assert getattr(corral, name) is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import secrets
 import signal
 import socket
 from collections.abc import Mapping
@@ -73,7 +72,7 @@ class Job(NamedTuple):
     @classmethod
     def create(cls, size: int) -> Job:
         """Make a job of `size` ranks on this host, with a port that is free now."""
-        return cls(size, free_port("127.0.0.1"), secrets.token_hex(8))
+        return cls(size, free_port("127.0.0.1"), os.urandom(8).hex())
 
     @property
     def ranks(self) -> range:

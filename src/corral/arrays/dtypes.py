@@ -6,8 +6,9 @@ a hash of its name. What this process has hashed it can name again, and so it ca
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
+
+from corral.digests import digest
 
 __all__ = ["EXTENDED", "NARROW", "name_of", "number_of"]
 
@@ -83,8 +84,8 @@ def name_of(number: int) -> str:
 
 
 def _hash(name: str) -> int:
-    digest = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
-    return digest & (_SEVERAL - 1) | _HASHED
+    number = int.from_bytes(digest(name.encode(), 8), "little")
+    return number & (_SEVERAL - 1) | _HASHED
 
 
 def _well_known() -> Iterator[str]:

@@ -8,11 +8,11 @@ Each operation takes a list of buffers, so that a container of many leaves is on
 from __future__ import annotations
 
 import abc
-import hashlib
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from corral.backends.capabilities import Capabilities
+from corral.digests import digest
 
 __all__ = ["Backend", "Buffer", "Operation", "Received", "Reduction", "Request", "context_of"]
 
@@ -31,7 +31,7 @@ def context_of(name: str) -> int:
     >>> context_of("world") == context_of("world"), context_of("world") == context_of("1")
     (True, False)
     """
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+    return int.from_bytes(digest(name.encode(), 8), "little")
 
 
 class Operation(NamedTuple):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import ipaddress
 import os
 import socket
@@ -17,6 +16,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, NoReturn
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 
+from corral.digests import digest
 from corral.distributed.starters import Starter, starter_of
 
 __all__ = ["Meeting", "is_loopback", "is_over_hosts", "listening_address", "place", "resolve"]
@@ -122,8 +122,8 @@ def place(address: str) -> bytes:
         canonical = f"file {os.path.realpath(parts.path)}"
     else:
         canonical = f"tcp {_port(parts, 'tcp://')} {parts.fragment}"
-    digest = hashlib.blake2b(f"{os.geteuid()} {canonical}".encode(), digest_size=16).hexdigest()
-    return b"\0corral-" + digest.encode()
+    name = digest(f"{os.geteuid()} {canonical}".encode(), 16).hex()
+    return b"\0corral-" + name.encode()
 
 
 def is_over_hosts(address: str) -> bool:

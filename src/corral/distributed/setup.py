@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import hashlib
 import sys
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from corral import backends
+from corral.digests import digest
 from corral.distributed import engines, groups, rendezvous
 from corral.distributed.errors import MismatchError
 from corral.distributed.groups import NON_GROUP_MEMBER, Group, ProcessGroup
@@ -235,8 +235,7 @@ def new_group(
             return NON_GROUP_MEMBER
         count = _local_counts.get(members, 0)
         _local_counts[members] = count + 1
-        digest = hashlib.sha256(",".join(map(str, members)).encode()).hexdigest()[:16]
-        name = f"local-{digest}-{count}"
+        name = f"local-{digest(','.join(map(str, members)).encode(), 8).hex()}-{count}"
     else:
         name = str(_shared_count)
         agree(parent, "new_group", name, ",".join(map(str, members)))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from typing import Any
 
 from corral.backends.base import Reduction
+from corral.digests import digest
 from corral.distributed import groups
 from corral.distributed.collectives import destination
 from corral.distributed.errors import MismatchError
@@ -154,7 +154,7 @@ def _agree(
     found: list[Contribution] = []
     try:
         found.append(contribute(tree, pg.allow_pickle, like, root in (None, pg._rank)))
-        fingerprint = hashlib.blake2b(found[0].canonical(), digest_size=16).digest()
+        fingerprint = digest(found[0].canonical(), 16)
         message = _MESSAGE.pack(b"F", -1 if root is None else root, reduction.op.encode(), fingerprint)
     except Exception as error:
         message = refusal(error, pg.ranks[pg._rank])

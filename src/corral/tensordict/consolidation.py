@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import sys
 import weakref
 from pathlib import Path
@@ -185,7 +184,7 @@ class Consolidation(Sharing):
 
 def _write(path: Path, leaves: list[tuple[int, Any]], form: bytes) -> None:
     """Write a file next to its place, and put it there when it is complete."""
-    work = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    work = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}.tmp")
     try:
         with open(work, "xb") as file:
             for start, leaf in leaves:

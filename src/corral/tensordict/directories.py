@@ -10,7 +10,6 @@ import errno
 import json
 import os
 import re
-import secrets
 from pathlib import Path
 from typing import Any
 
@@ -199,7 +198,7 @@ def write(prefix: Path, description: Description) -> None:
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Put a file in its place in one step."""
-    name = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    name = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}.tmp")
     try:
         with open(name, "xb") as file:
             file.write(data)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
 import numpy as np
@@ -60,6 +59,8 @@ class Placing(Indexing):
                 )
         leaves = list(self._leaves())
         if num_threads:
+            from concurrent.futures import ThreadPoolExecutor
+
             with ThreadPoolExecutor(num_threads) as pool:
                 pinned = iter(list(pool.map(lambda leaf: leaf.pin_memory(), leaves)))
         else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -73,6 +72,8 @@ class SafetensorsFiles(Base):
         description = json.dumps({"version": VERSION, "root": _described(self, (), leaves)})
         target = Path(path)
         # A directory of its own, as the file's permissions are then those of any new file.
+        import tempfile
+
         with tempfile.TemporaryDirectory(prefix=".tdtmp-", dir=target.parent) as work:
             new = Path(work) / "new.safetensors"
             _write(leaves, new, {KEY: description})

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from corral.arrays.libraries import Library, copy_into, dtype_name, library_of, to_numpy
 from corral.arrays.mapped import bytes_of, create_file, map_file, numpy_dtype, place_in_file, same_place, write_file
@@ -20,6 +17,9 @@ from corral.tensordict.loading import Loader, Loading
 from corral.tensordict.progress import Bar
 from corral.tensordict.relocating import as_leaf
 from corral.tensordict.sharing import Sharing, _shared_bytes
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 __all__ = ["Options", "Saving", "leaf_to_file", "on_host"]
 
@@ -87,6 +87,8 @@ class Saving(Loading, Sharing):
         if atomic:
             return self._atomically(path, options, threads, inplace)
         if threads > 1 and early:
+            from concurrent.futures import ThreadPoolExecutor
+
             pool = ThreadPoolExecutor(1)
             future: Future[Any] = pool.submit(self._to_directory, path, options, threads, inplace)
             pool.shutdown(wait=False)
@@ -150,6 +152,8 @@ class Saving(Loading, Sharing):
             threads = min(_WRITERS, os.cpu_count() or 1)
         with Bar(f"Saving {path.name}", total, options.progress) as bar:
             if threads > 1 and len(copies) > 1:
+                from concurrent.futures import ThreadPoolExecutor, as_completed
+
                 with ThreadPoolExecutor(threads) as pool:
                     for job in as_completed([pool.submit(copy) for copy in copies]):
                         bar.advance(job.result())
@@ -208,6 +212,9 @@ class Saving(Loading, Sharing):
         return self._make(source, self._batch_size, "cpu", self._names)
 
     def _atomically(self, path: Path, options: Options, threads: int, inplace: bool) -> Self:
+        import shutil  # with what it needs to pack archives, it would be a tenth of what corral takes to import
+        import tempfile
+
         target = path.resolve()
         if target.exists():
             if not target.is_dir():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import math
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,6 +13,7 @@ import msgspec
 import numpy as np
 
 from corral.arrays.libraries import convert, dtype_name, is_array, library_of, to_numpy
+from corral.digests import digest
 from corral.wire import array_values, codec, entries, theirs, trees
 from corral.wire.errors import CodecError
 
@@ -194,7 +194,7 @@ class Layout:
         >>> len(one.fingerprint()), one.fingerprint() == other.fingerprint()
         (16, False)
         """
-        return hashlib.blake2b(self.to_bytes(), digest_size=16).digest()
+        return digest(self.to_bytes(), 16)
 
     @classmethod
     def from_bytes(cls, data: Any) -> Layout:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -10,6 +9,7 @@ from typing import NamedTuple
 from corral.arrays.dtypes import name_of
 from corral.backends.messages.frames import BadFrameError
 from corral.backends.shm_names import NAMES, reduction_name
+from corral.digests import digest
 
 __all__ = ["REFUSED", "Call", "Fit", "call_text", "digest_of", "expand", "shrink"]
 
@@ -102,7 +102,7 @@ def digest_of(numbers: object) -> int:
     >>> digest_of(((1, 2), 3)) == digest_of(((1, 2), 3)) != digest_of((1, (2, 3)))
     True
     """
-    return int.from_bytes(hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest(), "little")
+    return int.from_bytes(digest(repr(numbers).encode(), 8), "little")
 
 
 def shrink(fits: Sequence[Fit]) -> tuple[tuple[int, Fit], ...]:

@@ -8,10 +8,7 @@ anything else before, and no frame of such an end is longer than `MAX_HANDSHAKE`
 from __future__ import annotations
 
 import enum
-import hashlib
-import hmac
 import os
-import secrets
 import socket
 import struct
 from collections.abc import Sequence
@@ -189,17 +186,22 @@ def proof(secret: bytes, role: bytes, client_nonce: bytes, server_nonce: bytes) 
     >>> proof(b"secret", b"client", a, b) == proof(b"secret", b"server", a, b)
     False
     """
+    import hashlib  # with OpenSSL, which is not to be loaded where no store is
+    import hmac
+
     return hmac.digest(secret, b"corral store " + VERSION + role + client_nonce + server_nonce, hashlib.sha256)
 
 
 def same_proof(given: bytes, expected: bytes) -> bool:
     """Whether two proofs are equal, in a time that does not depend on where they differ."""
+    import hmac
+
     return hmac.compare_digest(given, expected)
 
 
 def nonce() -> bytes:
     """Return bytes that nobody has said before."""
-    return secrets.token_bytes(NONCE)
+    return os.urandom(NONCE)
 
 
 def job_secret(secret: str | bytes | None) -> bytes | None:

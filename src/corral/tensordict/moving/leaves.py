@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +13,7 @@ from corral.arrays.buffers import readable, register_torch, sharing, writable
 from corral.arrays.libraries import convert, library_of
 from corral.arrays.mapped import flush
 from corral.arrays.updating import updatable
+from corral.digests import digest
 from corral.distributed.arguments import Finish, together
 from corral.functional.parcels import dtype_of
 from corral.tensordict.base import Base
@@ -244,7 +244,7 @@ def _fingerprint(layout: bytes) -> bytes:
         (path, dtype_of(node), node.shape) if isinstance(node, Array) else (path, node.data)
         for path, node in Layout.from_bytes(layout).entries()
     ]
-    return hashlib.blake2b(msgspec.msgpack.encode(entries), digest_size=16).digest()
+    return digest(msgspec.msgpack.encode(entries), 16)
 
 
 def fill(slots: Sequence[Slot], update: bool = False) -> tuple[list[Any], Finish | None]:
