@@ -247,8 +247,21 @@ void Engine::abort_arrived(uint32_t peer, const Message& m, const std::byte* pay
 
 void Engine::abort_group(Group& g) {
     Lock lock(mutex_);
-    while (!g.active.empty())
-        fail_collective(g.active.begin()->second, {Reason::aborted, static_cast<int32_t>(rank_)}, true);
+    Failure why{Reason::aborted, static_cast<int32_t>(rank_)};
+    while (!g.active.empty()) fail_collective(g.active.begin()->second, why, true);
+    // What is between two ranks ends here alone: the other one may have it under way in full.
+    std::vector<std::shared_ptr<Operation>> between;
+    auto add = [&](const std::shared_ptr<Operation>& op) {
+        if (op && op->context == g.context && !is_collective(op->match)) between.push_back(op);
+    };
+    for (auto& r : any_posted_) add(r);
+    for (auto& p : peers_) {
+        for (auto& r : p.posted) add(r);
+        for (auto& [request, r] : p.incoming) add(r);
+        for (auto& o : p.queue) add(o.send);
+    }
+    for (auto& [request, s] : offered_) add(s);
+    for (auto& op : between) cancel(op, why);
 }
 
 void Engine::log_call(Collective& c, uint32_t state) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 
 import numpy as np
@@ -99,3 +100,9 @@ def test_the_core_leaves_what_it_cannot_read_to_others():
     assert not lie_apart([np.zeros(2), object()])
     assert not lie_apart([np.zeros(2), np.array([None])])
     assert lie_apart([])
+
+
+def test_arrays_of_ctypes_which_tell_no_strides():
+    matrix = ((ctypes.c_int16 * 3) * 2)()
+    assert lie_apart([np.zeros(3)[1:], matrix, (ctypes.c_double * 3)()])
+    assert not lie_apart([matrix, np.frombuffer(matrix, "i2")[2:4]])

@@ -254,6 +254,36 @@ void given_up_before() {
     });
 }
 
+// Giving up a group ends what is between two ranks as well, of this group alone.
+void given_up_between_two() {
+    Ranks ranks(2, true);
+    ranks.run([](uint32_t me, Engine& engine, Group& world) {
+        Group* group = engine.add_group(100, {0, 1});
+        std::vector<unsigned char> got(10), other(10), large(1 << 20);
+        if (me == 0) {
+            auto receive = make_receive(1, 3, got.data(), got.size()),
+                 any = make_receive(-1, 4, got.data(), got.size());
+            auto send = make_send(1, 5, large.data(), large.size());
+            auto of_world = make_receive(1, 3, other.data(), other.size());
+            receive->context = any->context = send->context = send->message.context = 100;
+            for (auto& op : {receive, any, of_world}) engine.start(op);
+            engine.start(send);
+            engine.abort_group(*group);
+            CHECK(engine.wait(receive, patience, {}).reason == Reason::aborted);
+            CHECK(engine.wait(any, patience, {}).reason == Reason::aborted);
+            CHECK(engine.wait(send, patience, {}).reason == Reason::aborted);
+            CHECK(!engine.wait(of_world, patience, {}));
+            CHECK(other == std::vector<unsigned char>(10, 7));
+        } else {
+            std::vector<unsigned char> message(10, 7);
+            auto send = make_send(0, 3, message.data(), message.size());
+            engine.start(send);
+            CHECK(!engine.wait(send, patience, {}));
+        }
+        CHECK(!run(engine, std::make_shared<Barrier>(world)));
+    });
+}
+
 }  // namespace
 
 int main() {
@@ -266,5 +296,6 @@ int main() {
     }
     subgroups();
     given_up_before();
+    given_up_between_two();
     std::puts("collectives: passed");
 }

@@ -291,6 +291,15 @@ def _abort(rank, size):
         with pytest.raises(RuntimeError, match="all_reduce"):
             work.wait()
     dist.barrier()
+    group = dist.new_group([0, 1])
+    if rank == 0:  # between two ranks
+        works = [dist.irecv(torch.ones(2), 1, group=group), dist.irecv(torch.ones(2), None, group=group)]
+        works.append(dist.isend(torch.ones(1 << 20), 1, group=group))
+        group.abort()
+        for work in works:
+            with pytest.raises(RuntimeError, match="abort"):
+                work.wait()
+    dist.barrier()
 
 
 def test_abort():

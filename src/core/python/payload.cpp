@@ -270,6 +270,16 @@ bool Payload::view(PyObject* object, Access access, View& v) {
         PyBuffer_Release(b);
         return false;
     }
+    if (!v.strides && v.dimensions > 0) {  // ctypes gives none, although it is asked: its arrays are contiguous
+        if (v.dimensions > 8) {
+            PyErr_Format(PyExc_BufferError, "%d dimensions and no strides", v.dimensions);
+            PyBuffer_Release(b);
+            return false;
+        }
+        int64_t step = v.item;
+        for (int d = v.dimensions - 1; d >= 0; step *= v.shape[d--]) v.stride_store[d] = step;
+        v.strides = v.stride_store;
+    }
     ++held_->count;
     return true;
 }
