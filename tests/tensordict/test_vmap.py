@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -142,3 +143,52 @@ def test_tensors_go_the_way_of_torch() -> None:
     with pytest.raises(ValueError, match="at least one Tensor"):
         torch.vmap(lambda x: x, (None,))(torch.zeros(2))
     assert torch.vmap(lambda x, y: (x, y), (0, None), (0, None))(torch.zeros(2), torch.ones(3))[1].shape == (3,)
+
+
+OUTPUTS: dict[str, tuple[Any, Any, Any]] = {
+    "tuple": (lambda row: (row,), (1,), lambda found: found[0]),
+    "last": (lambda row: (row,), (-1,), lambda found: found[0]),
+    "dict": (lambda row: {"q": row}, {"q": 1}, lambda found: found["q"]),
+    "one for all": (lambda row: [row, row], 1, lambda found: found[1]),
+    "one of two": (lambda row: (row["a"], row), (0, 1), lambda found: found[1]),
+    "single": (lambda row: row, (1,), lambda found: found),
+}
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+@pytest.mark.parametrize("make", [dense, lambda library: stack(library, 1, False)])
+def test_dimensions_for_single_outputs(make: Any, name: str) -> None:
+    function, out_dims, pick = OUTPUTS[name]
+    found, expected = (
+        pick(torch.vmap(function, 0, out_dims)(make(corral))),
+        torch.vmap(lambda row: row, 0, 1)(make(corral)),
+    )
+    assert found.batch_size == expected.batch_size
+    assert (found == expected).all()
+    assert all(leaf.shape == expected[key].shape for key, leaf in found.items(True, True))
+
+
+def test_outputs_that_are_not_mapped() -> None:
+    whole = TensorDict(z=torch.ones(2), batch_size=[2])
+    row, same = torch.vmap(lambda row: (row, whole), out_dims=(1, None))(dense(corral))
+    assert (row.shape, same.shape, same["z"].tolist()) == ((3, 2), (2,), [1, 1])
+    with pytest.raises(ValueError, match="depends on what is mapped over"):
+        torch.vmap(lambda row: row, out_dims=None)(dense(corral))
+    with pytest.raises(ValueError, match="not compatible"):
+        torch.vmap(lambda row: (row, row), out_dims=(0, 0, 0))(dense(corral))
+
+
+class Holder(NamedTuple):
+    td: Any
+
+
+@pytest.mark.parametrize(
+    "hold", [Holder, lambda td: collections.OrderedDict(td=td), lambda td: collections.deque([td])]
+)
+def test_within_any_container_that_torch_takes_apart(hold: Any) -> None:
+    def take(held: Any) -> Any:
+        (td,) = held.values() if isinstance(held, dict) else held
+        return td["a"]
+
+    for td in (dense(corral), stack(corral, 0, False), stack(corral, 1, False)):
+        assert torch.equal(torch.vmap(take, -1)(hold(td)), torch.vmap(lambda row: row["a"], -1)(td))

@@ -29,7 +29,7 @@ def hook(apis: Any) -> None:
     def vmap_impl(
         func: Any, in_dims: Any, out_dims: Any, randomness: Any, chunk_size: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        if not any(isinstance(arg, Base) or (type(arg) in _CONTAINERS and _has(arg)) for arg in args):
+        if not _has_some(args):
             return before(func, in_dims, out_dims, randomness, chunk_size, *args, **kwargs)
         return _mapped(before, func, in_dims, out_dims, (randomness, chunk_size), args, kwargs)
 
@@ -37,13 +37,11 @@ def hook(apis: Any) -> None:
     apis.vmap_impl = vmap_impl
 
 
-_CONTAINERS = (tuple, list, dict)
+def _has_some(args: tuple[Any, ...]) -> bool:
+    """Whether there is a TensorDict among the arguments, or in a container that torch can take apart."""
+    from torch.utils import _pytree as pytree
 
-
-def _has(tree: Any) -> bool:
-    """Whether a tuple, a list or a dict has a TensorDict somewhere."""
-    values = tree.values() if type(tree) is dict else tree
-    return any(isinstance(value, Base) or (type(value) in _CONTAINERS and _has(value)) for value in values)
+    return any(isinstance(value, Base) for value in pytree.tree_leaves(args, is_leaf=_is_whole))
 
 
 def _is_whole(value: Any) -> bool:
@@ -128,34 +126,58 @@ def _mapped(before: Any, func: Any, in_dims: Any, out_dims: Any, options: Any, a
     rows = [_Row(arg, dim) if isinstance(arg, Base) else None for arg, dim in zip(flat, dims, strict=True)]
     lists = [arg if row is None else row.leaves for arg, row in zip(flat, rows, strict=True)]
     list_dims = tuple(dim if row is None else row.dims for dim, row in zip(dims, rows, strict=True))
-    plain = isinstance(out_dims, int)
     results: list[Any] = []
 
     def call(*parts: Any, **more: Any) -> Any:
         given = [part if row is None else row.row(iter(part)) for part, row in zip(parts, rows, strict=True)]
         result = func(*pytree.tree_unflatten(given, spec), **more)
-        if not plain:
-            return result
         made, made_spec = pytree.tree_flatten(result, is_leaf=_is_whole)
+        dims = _output_dims(out_dims, made_spec, pytree)
         found = [_Row(each, None) if isinstance(each, Base) else None for each in made]
-        results[:] = [(made_spec, found)]
+        for each, row, dim in zip(made, found, dims, strict=True):
+            if dim is None:
+                _refuse_batched([each] if row is None else row.leaves)
+        results[:] = [(made_spec, found, dims)]
         return tuple(each if row is None else tuple(row.leaves) for each, row in zip(made, found, strict=True))
 
-    mapped = before(call, list_dims, 0 if plain else out_dims, *options, *lists, **kwargs)
-    if not plain:
-        return mapped
-    made_spec, found = results[0]
+    functools.update_wrapper(call, func)  # errors say its name
+    mapped = before(call, list_dims, 0, *options, *lists, **kwargs)
+    made_spec, found, dims_out = results[0]
     lengths = (
         int(arg.shape[dim]) if row is None else row.length()
         for arg, dim, row in zip(flat, dims, rows, strict=True)
         if dim is not None
     )
     length = next(each for each in lengths if each is not None)
-    outputs = [
-        each.movedim(0, out_dims) if row is None else _joined(row.td, iter(each), out_dims, length)
-        for each, row in zip(mapped, found, strict=True)
-    ]
+    outputs = [_output(each, row, dim, length) for each, row, dim in zip(mapped, found, dims_out, strict=True)]
     return pytree.tree_unflatten(outputs, made_spec)
+
+
+def _output_dims(out_dims: Any, spec: Any, pytree: Any) -> list[int | None]:
+    """Return where the dimension goes for each output, of which there is one alone for a TensorDict."""
+    if spec.is_leaf() and isinstance(out_dims, tuple) and len(out_dims) == 1:
+        (out_dims,) = out_dims
+    dims: list[int | None] | None = pytree._broadcast_to_and_flatten(out_dims, spec)
+    if dims is None:
+        raise ValueError(f"vmap: out_dims is not compatible with the structure of the outputs: {out_dims} for {spec}")
+    return dims
+
+
+def _refuse_batched(leaves: list[Any]) -> None:
+    from torch._C import _functorch as functorch
+
+    level = functorch.maybe_current_level()
+    if any(functorch.is_batchedtensor(leaf) and functorch.maybe_get_level(leaf) == level for leaf in leaves):
+        raise ValueError("vmap: an output depends on what is mapped over, and None is given as its out_dim")
+
+
+def _output(mapped: Any, row: _Row | None, dim: int | None, length: int) -> Any:
+    if row is None:
+        return mapped[0] if dim is None else mapped.movedim(0, dim)
+    if dim is None:
+        first = iter([leaf[0] for leaf in mapped])
+        return _Row(row.td, None).row(first)
+    return _joined(row.td, iter(mapped), dim, length)
 
 
 def _joined(td: Any, leaves: Any, out_dim: int, length: int) -> Any:
