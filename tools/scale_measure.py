@@ -202,9 +202,9 @@ def main(only: Sequence[str] = ()) -> None:
                 for each in before
                 if (each["backend"], each["hosts"], each["ranks"]) == (backend, hosts, hosts * ranks)
             ]
-            continue
-        jobs.append(job(backend, hosts, ranks))
-        print(f"{backend}, {hosts} hosts, {hosts * ranks} ranks", flush=True)
+        else:
+            jobs.append(job(backend, hosts, ranks))
+            print(f"{backend}, {hosts} hosts, {hosts * ranks} ranks", flush=True)
         RESULTS.write_text(json.dumps({"about": about, "jobs": jobs}, indent=1) + "\n")
 
 
