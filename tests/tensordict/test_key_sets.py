@@ -137,3 +137,11 @@ def test_duplicates_are_counted_once() -> None:
     assert td.param_count(count_duplicates=False) == 3
     assert td.entry_class("a") is np.ndarray
     assert td.entry_class("b") is TensorDict
+
+
+@pytest.mark.parametrize("flags", [(1, 1), (None, True), (np.True_, np.False_), (0, 1)])
+def test_flags_that_are_no_booleans(flags: Any) -> None:
+    td = TensorDict({"a": torch.ones(1), "n": {"b": torch.ones(1)}}, batch_size=[])
+    expected = td.keys(*map(bool, flags))
+    assert list(td.keys(*flags)) == list(expected)
+    assert len(td.keys(*flags)) == len(list(expected))

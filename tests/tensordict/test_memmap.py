@@ -20,7 +20,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral import MemoryMappedTensor, TensorDict
+from corral import MemoryMappedTensor, TensorDict, lazy_stack
 from tests.tensordict.trees import batch_sizes, forms, plain, same, sources
 
 MAKERS = {"numpy": np.asarray, "torch": torch.from_numpy}
@@ -398,3 +398,38 @@ def test_a_numpy_process_loads_without_torch(tmp_path: Path) -> None:
         "assert 'torch' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=100)
+
+
+@pytest.mark.parametrize("through", ["td", "link"])
+@pytest.mark.parametrize("fill", [np.full, torch.full])
+def test_leaves_of_the_directory_that_is_written_change_places(tmp_path: Path, fill: Any, through: str) -> None:
+    path = tmp_path / "td"
+    TensorDict({"a": fill((5,), 1.0), "b": fill((5,), 2.0), "n": {"c": fill((5,), 3.0)}}).memmap(path)
+    (tmp_path / "link").symlink_to(path)
+    old = TensorDict.load_memmap(tmp_path / through)
+    TensorDict({"a": old["n", "c"], "b": old["a"], "n": {"c": old["b"]}}).memmap(path, copy_existing=True)
+    new = TensorDict.load_memmap(path)
+    assert [leaf.tolist() for leaf in (new["a"], new["b"], new["n", "c"])] == [[3.0] * 5, [1.0] * 5, [2.0] * 5]
+
+
+@pytest.mark.parametrize("index", [slice(1, None), slice(None, None, 2)])
+@pytest.mark.parametrize("make", [np.arange, torch.arange])
+def test_a_part_is_saved_over_the_whole_by_another_path(tmp_path: Path, make: Any, index: slice) -> None:
+    count = 200_000  # many pages
+    TensorDict(a=make(count), batch_size=[count]).memmap(tmp_path / "td")
+    (tmp_path / "link").symlink_to(tmp_path / "td")
+    TensorDict.load_memmap(tmp_path / "link")[index].memmap(tmp_path / "td", copy_existing=True)
+    assert np.array_equal(TensorDict.load_memmap(tmp_path / "td")["a"], np.arange(count)[index])
+    TensorDict.load_memmap(tmp_path / "link").memmap(tmp_path / "td")  # the same file: there is nothing to copy
+
+
+def test_members_of_a_lazy_stack_change_places(tmp_path: Path) -> None:
+    lazy_stack([TensorDict(a=np.full(3, i)) for i in range(3)]).memmap(tmp_path)
+    members = TensorDict.load_memmap(tmp_path).tensordicts
+    lazy_stack(members[::-1]).memmap(tmp_path, copy_existing=True)
+    assert TensorDict.load_memmap(tmp_path)["a"].tolist() == [[2] * 3, [1] * 3, [0] * 3]
+
+
+def test_masked_arrays_are_saved_without_their_mask(tmp_path: Path) -> None:
+    TensorDict(a=np.ma.array(np.arange(4.0), mask=[0, 1, 0, 1])).memmap(tmp_path)
+    assert TensorDict.load_memmap(tmp_path)["a"].tolist() == [0, 1, 2, 3]

@@ -30,6 +30,7 @@ __all__ = [
     "map_view",
     "numpy_dtype",
     "place_in_file",
+    "same_file",
     "same_place",
     "steps_of",
     "write_file",
@@ -122,7 +123,7 @@ def bytes_of(array: Any) -> memoryview | None:
     >>> bytes(bytes_of(np.array([1, 2], "u2"))), bytes_of(np.zeros((2, 2)).T[:1])
     (b'\\x01\\x00\\x02\\x00', None)
     """
-    if isinstance(array, np.ndarray):
+    if type(array) in (np.ndarray, np.memmap):
         if not array.flags.c_contiguous or not array.dtype.isnative or array.dtype.kind not in "biufcmMV":
             return None
         return memoryview(array.reshape(-1).view(np.uint8))
@@ -324,10 +325,20 @@ def in_file(x: Any) -> Any:
     return np.array(x) if isinstance(x, np.memmap) else x
 
 
+def same_file(one: Path | str, other: Path | str) -> bool:
+    """Whether two paths lead to one file, however they do that."""
+    if os.path.abspath(one) == os.path.abspath(other):
+        return True
+    try:
+        return os.path.samefile(one, other)
+    except OSError:  # one is not there
+        return False
+
+
 def same_place(x: Any, path: Path) -> bool:
     """Whether an array is the whole of what a file holds from its start, and writes reach the file."""
     place = place_in_file(x)
-    if place is None or not place[2] or place[1] or Path(place[0]) != Path(os.path.abspath(path)):
+    if place is None or not place[2] or place[1] or not same_file(place[0], path):
         return False
     steps = steps_of(x)
     expected = x.itemsize

@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from corral.arrays.libraries import Library, copy_into, dtype_name, library_of, to_numpy
-from corral.arrays.mapped import bytes_of, create_file, map_file, numpy_dtype, place_in_file, same_place, write_file
+from corral.arrays.mapped import (
+    bytes_of,
+    create_file,
+    map_file,
+    numpy_dtype,
+    place_in_file,
+    same_file,
+    same_place,
+    write_file,
+)
 from corral.arrays.operations import clone, nbytes
 from corral.tensordict import directories
 from corral.tensordict.loading import Loader, Loading
@@ -29,8 +38,11 @@ _MUCH, _WRITERS = 64 << 20, 4  # bytes from which on several threads write, and 
 class Options:
     """How leaves are written: `like` is without their values; `progress` is whether to show a bar.
 
-    Processes share objects that are no arrays if `shares_objects`.
+    Processes share objects that are no arrays if `shares_objects`. `root` is the real path of the directory that is
+    written, as soon as that is known.
     """
+
+    root: str | None = None
 
     def __init__(
         self,
@@ -146,6 +158,7 @@ class Saving(Loading, Sharing):
         self._check_targets(path, options)
         copies: list[Callable[[], int]] = []
         described: list[tuple[Path, directories.Description]] = []
+        options.root = os.path.realpath(path)
         result = self._to_files(path, options, copies, described)
         total = sum(nbytes(leaf) for leaf in result._leaves()) if copies else 0
         if threads == 0 and total >= _MUCH:
@@ -179,7 +192,7 @@ class Saving(Loading, Sharing):
             if same_place(value, file):
                 continue
             place = place_in_file(value)
-            if place is not None and not options.copy_existing and Path(place[0]) != Path(os.path.abspath(file)):
+            if place is not None and not options.copy_existing and not same_file(place[0], file):
                 raise RuntimeError(
                     f"the leaf {key!r} lies in a file already ({place[0]}): pass copy_existing=True to copy it to "
                     f"{file}"
@@ -254,13 +267,18 @@ def on_host(leaf: Any) -> Any:
     return to_numpy(leaf)
 
 
+def _is_within(file: str, root: str | None) -> bool:
+    """Whether a file is in a directory, and so perhaps about to be written."""
+    return root is not None and os.path.realpath(file).startswith(os.path.join(root, ""))
+
+
 def leaf_to_file(value: Any, file: Path, options: Options, copies: list[Callable[[], int]]) -> Any:
     """Make the file of a leaf and map it; what fills it is added to `copies`."""
     if same_place(value, file):
         return value
     place = place_in_file(value)
-    if place is not None and place[0] == os.path.abspath(file):
-        value = clone(value)  # else it would be written over while it is read
+    if place is not None and (same_file(place[0], file) or _is_within(place[0], options.root)):
+        value = clone(value)  # else it would be written over while it is read, or before
     library: Library = "torch" if library_of(value) == "torch" else "numpy"
     if not math.prod(value.shape):
         return map_file(file, dtype_name(value), value.shape, library)

@@ -39,8 +39,8 @@ class _View:
         is_leaf: Callable[[type[Any]], bool] | None = None,
     ) -> None:
         self._td = td
-        self._nested = include_nested
-        self._leaves_only = leaves_only
+        self._nested = bool(include_nested)
+        self._leaves_only = bool(leaves_only)
         self._sort = sort
         self._is_leaf = is_leaf if leaves_only else None
 
