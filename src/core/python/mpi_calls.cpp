@@ -220,46 +220,29 @@ void MpiPort::write_parts(const Gathering& all, Payload& payload, uint64_t bytes
 }
 
 int64_t MpiPort::all_gather(uint32_t label, nb::handle buffers, nb::handle into) {
-    if (!enabled_) return unfit;
-    Payload given, taken;
-    need(given.add_all(buffers.ptr(), Payload::Access::read));
-    uint64_t bytes = given.spans.total();
-    if (given.runs.size() != 1 || bytes > most || !add_parts(taken, into, given.type(), bytes)) return unfit;
-    std::array<std::byte, most> content;
-    given.spans.read(0, content.data(), bytes);
-    Heading heading{.number = 0,
-                    .type = given.type(),
-                    .bytes = bytes,
-                    .label = label,
-                    .detail = 0,
-                    .root = -1,
-                    .kind = call_all_gather};
-    auto* all = call(heading, content.data(), static_cast<uint32_t>(bytes));
-    if (!all) return static_cast<int64_t>(heading.number);
-    write_parts(*all, taken, bytes);
-    end(*all);
-    return done;
+    return bring(call_all_gather, label, -1, buffers, into);
 }
 
 int64_t MpiPort::gather(uint32_t label, uint32_t root, nb::handle buffers, nb::handle into) {
-    if (!enabled_ || root >= size_) return unfit;
+    if (root >= size_ || (root == rank_ && !PyList_Check(into.ptr()))) return unfit;
+    return bring(call_gather, label, static_cast<int32_t>(root), buffers, into);
+}
+
+int64_t MpiPort::bring(uint32_t kind, uint32_t label, int32_t root, nb::handle buffers, nb::handle into) {
+    if (!enabled_) return unfit;
+    bool takes = root < 0 || static_cast<uint32_t>(root) == rank_;
     Payload given, taken;
     need(given.add_all(buffers.ptr(), Payload::Access::read));
     uint64_t bytes = given.spans.total();
     if (given.runs.size() != 1 || bytes > most) return unfit;
-    if (root == rank_ && !(PyList_Check(into.ptr()) && add_parts(taken, into, given.type(), bytes))) return unfit;
+    if (takes && !add_parts(taken, into, given.type(), bytes)) return unfit;
     std::array<std::byte, most> content;
     given.spans.read(0, content.data(), bytes);
-    Heading heading{.number = 0,
-                    .type = given.type(),
-                    .bytes = bytes,
-                    .label = label,
-                    .detail = 0,
-                    .root = static_cast<int32_t>(root),
-                    .kind = call_gather};
+    Heading heading{
+        .number = 0, .type = given.type(), .bytes = bytes, .label = label, .detail = 0, .root = root, .kind = kind};
     auto* all = call(heading, content.data(), static_cast<uint32_t>(bytes), root);
     if (!all) return static_cast<int64_t>(heading.number);
-    if (root == rank_) write_parts(*all, taken, bytes);
+    if (takes) write_parts(*all, taken, bytes);
     end(*all);
     return done;
 }

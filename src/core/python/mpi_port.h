@@ -153,6 +153,8 @@ class MpiPort {
     Gathering* call(Heading& heading, const void* content, uint32_t bytes, int64_t only = -1);
     // Whether memory for all ranks' parts was added: `bytes` for each, of one type.
     bool add_parts(Payload& payload, nanobind::handle into, uint64_t type, uint64_t bytes) const;
+    // A gather to a rank, or to all.
+    int64_t bring(uint32_t kind, uint32_t label, int32_t root, nanobind::handle buffers, nanobind::handle into);
     void write_parts(const Gathering& all, Payload& payload, uint64_t bytes) const;
     void end(Gathering& gathering);
     // Take in what comes until something is true; false if that takes long, or something is for the interpreter.
