@@ -140,7 +140,7 @@ def _mapped(before: Any, func: Any, in_dims: Any, out_dims: Any, options: Any, a
         results[:] = [(made_spec, found, dims)]
         return tuple(each if row is None else tuple(row.leaves) for each, row in zip(made, found, strict=True))
 
-    functools.update_wrapper(call, func)  # errors say its name
+    functools.update_wrapper(call, func, updated=())  # errors say its name
     mapped = before(call, list_dims, 0, *options, *lists, **kwargs)
     made_spec, found, dims_out = results[0]
     lengths = (
