@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 try:
-    from _blake2 import blake2b
+    from _blake2 import blake2b  # hashlib would load OpenSSL, a third of all memory that a worker takes for corral
 except ImportError:  # a Python that has moved it
     from hashlib import blake2b
 
 __all__ = ["digest"]
-
-# hashlib would load OpenSSL, a third of all memory that a worker takes for corral.
 
 
 def digest(data: bytes, size: int) -> bytes:

@@ -29,19 +29,16 @@ def hook(apis: Any) -> None:
     def vmap_impl(
         func: Any, in_dims: Any, out_dims: Any, randomness: Any, chunk_size: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        if not _has_some(args):
+        from torch.utils import _pytree as pytree
+
+        flat, spec = pytree.tree_flatten(args, is_leaf=_is_whole)
+        dims = pytree._broadcast_to_and_flatten(in_dims, spec) if any(map(_is_whole, flat)) else None
+        if dims is None:  # no TensorDict, dimensions for single leaves, or an error that torch describes
             return before(func, in_dims, out_dims, randomness, chunk_size, *args, **kwargs)
-        return _mapped(before, func, in_dims, out_dims, (randomness, chunk_size), args, kwargs)
+        return _mapped(before, func, (flat, spec, dims), out_dims, (randomness, chunk_size), kwargs)
 
     vmap_impl.of_corral = True  # type: ignore[attr-defined]
     apis.vmap_impl = vmap_impl
-
-
-def _has_some(args: tuple[Any, ...]) -> bool:
-    """Whether there is a TensorDict among the arguments, or in a container that torch can take apart."""
-    from torch.utils import _pytree as pytree
-
-    return any(isinstance(value, Base) for value in pytree.tree_leaves(args, is_leaf=_is_whole))
 
 
 def _is_whole(value: Any) -> bool:
@@ -116,13 +113,11 @@ def _dense(td: Any) -> Any:
         ) from error
 
 
-def _mapped(before: Any, func: Any, in_dims: Any, out_dims: Any, options: Any, args: Any, kwargs: Any) -> Any:
+def _mapped(before: Any, func: Any, inputs: tuple[Any, Any, Any], out_dims: Any, options: Any, kwargs: Any) -> Any:
+    """Map over inputs: TensorDicts and other values, how they are nested, and a dimension for each."""
     from torch.utils import _pytree as pytree
 
-    flat, spec = pytree.tree_flatten(args, is_leaf=_is_whole)
-    dims = pytree._broadcast_to_and_flatten(in_dims, spec)
-    if dims is None:  # dimensions for single leaves, or an error that torch describes
-        return before(func, in_dims, out_dims, *options, *args, **kwargs)
+    flat, spec, dims = inputs
     rows = [_Row(arg, dim) if isinstance(arg, Base) else None for arg, dim in zip(flat, dims, strict=True)]
     lists = [arg if row is None else row.leaves for arg, row in zip(flat, rows, strict=True)]
     list_dims = tuple(dim if row is None else row.dims for dim, row in zip(dims, rows, strict=True))
@@ -132,24 +127,24 @@ def _mapped(before: Any, func: Any, in_dims: Any, out_dims: Any, options: Any, a
         given = [part if row is None else row.row(iter(part)) for part, row in zip(parts, rows, strict=True)]
         result = func(*pytree.tree_unflatten(given, spec), **more)
         made, made_spec = pytree.tree_flatten(result, is_leaf=_is_whole)
-        dims = _output_dims(out_dims, made_spec, pytree)
+        places = _output_dims(out_dims, made_spec, pytree)
         found = [_Row(each, None) if isinstance(each, Base) else None for each in made]
-        for each, row, dim in zip(made, found, dims, strict=True):
-            if dim is None:
+        for each, row, place in zip(made, found, places, strict=True):
+            if place is None:
                 _refuse_batched([each] if row is None else row.leaves)
-        results[:] = [(made_spec, found, dims)]
+        results[:] = [(made_spec, found, places)]
         return tuple(each if row is None else tuple(row.leaves) for each, row in zip(made, found, strict=True))
 
     functools.update_wrapper(call, func, updated=())  # errors say its name
     mapped = before(call, list_dims, 0, *options, *lists, **kwargs)
-    made_spec, found, dims_out = results[0]
+    made_spec, found, places = results[0]
     lengths = (
         int(arg.shape[dim]) if row is None else row.length()
         for arg, dim, row in zip(flat, dims, rows, strict=True)
         if dim is not None
     )
     length = next(each for each in lengths if each is not None)
-    outputs = [_output(each, row, dim, length) for each, row, dim in zip(mapped, found, dims_out, strict=True)]
+    outputs = [_output(each, row, dim, length) for each, row, dim in zip(mapped, found, places, strict=True)]
     return pytree.tree_unflatten(outputs, made_spec)
 
 
